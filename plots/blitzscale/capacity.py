@@ -14,6 +14,7 @@ from harness.experiments.compose import composed
 from plots.blitzscale.runs import SYSTEMS, WORKLOADS, Run, gpu_seconds, runs, saved
 from plots.figure import Panels, Points, Words, picture, text
 from plots.panels import lines
+from plots.runs import config
 from plots.runs import table as of_runs
 
 RATE = "workload.scale.rate"
@@ -35,10 +36,10 @@ EVALUATED = {  # by workload: what it is, and the figure whose runs have half of
 def capacities(points: Points) -> pd.DataFrame:
     rows = of_runs(points)
     rows["workload"] = rows.experiment.str.removeprefix("blitzscale_capacity_")
-    found = []
+    found, profile = [], config(points[0].folder)["engine"]["profile"]
     for (workload, (_, evaluation)), share in product(EVALUATED.items(), ("request", "token")):
         capacity = float(crossing(rows[rows.workload == workload], "rate", share))
-        used = evaluated_at(workload, evaluation)
+        used = evaluated_at(workload, evaluation, profile)
         found.append(
             {"quantity": "mean rate over capacity", "workload": workload, "seed": 0,
              "experiment": f"blitzscale_capacity_{workload}", "share": share,
@@ -67,10 +68,11 @@ def capacity(rows: pd.DataFrame) -> tuple[Words, str]:
     return cells, "On all GPUs without scaling. SLOs: section 3's, and a TTFT of 0.7 s for 24B."
 
 
-def evaluated_at(workload: str, figure: str) -> float:
-    """The factor of that figure's runs on the trace's rate."""
+def evaluated_at(workload: str, figure: str, profile: str) -> float:
+    """The factor of that figure's runs on the trace's rate, with this engine profile."""
     group = f"experiment/blitzscale/workload@_global_={workload}"
-    return float(composed(figure, (group,)).configured([group]).workload.scale.rate)
+    made = composed(figure, (group,)).configured([group, f"engine.profile={profile}"])
+    return float(made.workload.scale.rate)
 
 
 COMPARED = ("mean TTFT", "P99 TTFT", "mean TBT")
@@ -138,4 +140,8 @@ def load(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set(title=f"{WORKLOADS[workload].partition(',')[0]}: {SHOWN[name]}", ylabel="%")
     for panel in axes[-4:]:
         panel.set_xlabel("load / capacity by requests")
-    return "Mean and range of seeds: five at half of the capacity, one or two elsewhere."
+    return (
+        "Dashed: half of the capacity by requests, where the figures are; dotted: half of it by "
+        "tokens. TTFT, TBT: against S-LLM; GPU time: against all GPUs held throughout. Mean and "
+        "range of seeds: five at half of the capacity, one or two elsewhere."
+    )

@@ -205,6 +205,11 @@ STEPS = {
 P95 = ("P95 TTFT", "P95 TBT")
 
 
+def from_ssd(run: Run) -> float:
+    """Share of all loads; nan where there is none."""
+    return float(run.loads().source.str.startswith("ssd").mean())
+
+
 def step_by_step(points: Points) -> pd.DataFrame:
     found = runs(points, STEPS)
     for run in found:
@@ -235,6 +240,68 @@ def fig20(axes: Panels, rows: pd.DataFrame) -> str:
     for panel, name in zip(axes[::3], P95, strict=True):
         panel.set_ylabel(f"{name} (s)")
     return "Mean and range of seeds. S-LLM: TTL 5 min."
+
+
+FROM_SSD = {"serverlessllm_no_room": "S-LLM,\nSSD"} | {
+    name: label for name, label in STEPS.items() if name != "serverlessllm"
+}
+COLD = {f"{workload}_cold": title for workload, title in WORKLOADS.items()}
+
+
+def steps_from_ssd(points: Points) -> pd.DataFrame:
+    found = runs(points, FROM_SSD)
+    rows = compared(found, ("serverlessllm_no_room",))
+    for before, after in pairwise(FROM_SSD):
+        rows += saved(found, before, after)
+    rows += [run.row("share of loads from SSD", from_ssd(run)) for run in found]
+    return pd.DataFrame(rows)
+
+
+@picture("blitzscale_ssd", steps_from_ssd, ("blitzscale_ssd",), shape=(2, 3), size=(9, 5))
+def ssd(axes: Panels, rows: pd.DataFrame) -> str:
+    """Fig. 20 from an SSD, as section 6.3 has it: ServerlessLLM's hosts have no room for the model,
+    so that each load reads the SSD. From empty caches."""
+    for panel, (name, workload) in zip(axes, product(("mean TTFT", P95[0]), COLD), strict=True):
+        of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
+        each = over_seeds(of_panel, "system", "value").loc[list(FROM_SSD)]
+        colours = [SYSTEMS[system].colour for system in FROM_SSD]
+        panel.bar(range(len(FROM_SSD)), each["mean"], color=colours, yerr=[each.below, each.above])
+        panel.set_xticks(range(len(FROM_SSD)), list(FROM_SSD.values()), fontsize=7)
+        panel.grid(False, axis="x")
+        panel.set(title=COLD[workload] if name == "mean TTFT" else "", ylabel=f"{name} (s)")
+        log_scale(panel, "y")
+    return "Mean and range of seeds; y is logarithmic. S-LLM: all of its loads come from SSD."
+
+
+DIVIDED = ("blitzscale", "no_prescaling", "distserve_half", "distserve_half_6_2")
+
+
+def _held(run: Run) -> Iterator[dict[str, Any]]:
+    names = ("mean TTFT", "mean TBT", "P95 TBT", "GPU time")
+    slots = run.slots()
+    end_s = float(slots.end_s.max())
+    yield from run.rows({name: MEASURES[name](run) for name in names})
+    for role in ROLES:
+        mine = slots[slots.role == role]
+        times_s = (mine.end_s - mine.start_s.clip(lower=0)).clip(lower=0)
+        yield run.row(f"mean GPUs, {role}", float((times_s * mine.num_devices).sum()) / end_s)
+
+
+@text(
+    "blitzscale_table_gpu_time", table_of(_held, DIVIDED), ("blitzscale_gpu_time",),
+    head=["system", *ROLES, "mean TTFT (s)", "mean TBT (s)", "P95 TBT (s)"],
+)  # fmt: skip
+def gpu_time(rows: pd.DataFrame) -> tuple[Words, str]:
+    """What the GPUs of Fig. 18 are held for (mean GPUs of 32, by role), and what pre-scaling
+    (section 5.4) and the way in which DistServe's half is divided change. AzureConv, 24B."""
+    means = rows.pivot_table(index="system", columns="quantity", values="value")
+    cells = []
+    for system in DIVIDED:
+        each = means.loc[system]
+        held = [f"{each[f'mean GPUs, {role}']:.1f}" for role in ROLES]
+        times = [f"{each[name]:.3f}" for name in ("mean TTFT", "mean TBT", "P95 TBT")]
+        cells.append([SYSTEMS[system].label, *held, *times])
+    return cells, "AzureConv, Mistral-24B, cluster A; means of seeds."
 
 
 COLOCATED = ("vllm_full", "vllm_half", "colocated")
@@ -271,8 +338,7 @@ def fig24(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 CHANGES = {
-    "blitzscale_fig17": "as in Fig. 17",
-    "blitzscale_fig17_ttl": "as in Fig. 17",
+    "blitzscale_sensitivity_base": "as in Fig. 17",
     "blitzscale_sensitivity_ssd": "SSD of 2 Gbps",
     "blitzscale_sensitivity_hosts": "hosts of 4 GPUs",
     "blitzscale_sensitivity_spread": "spares on the emptiest host",
@@ -282,10 +348,8 @@ QUANTITIES = ["mean TTFT", "P99 TTFT", "share of loads from SSD"]
 
 
 def _changed(run: Run) -> list[dict[str, Any]]:
-    if run.workload != "azure_code":
-        return []
     values = {name: MEASURES[name](run) for name in QUANTITIES[:2]}
-    values[QUANTITIES[2]] = run.loads().source.str.startswith("ssd").mean()
+    values[QUANTITIES[2]] = from_ssd(run)
     experiment = run.point.experiment
     return run.rows(values, change=CHANGES[experiment], experiment=experiment)
 

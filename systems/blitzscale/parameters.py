@@ -35,6 +35,11 @@ class Plane:
     hosts: Mapping[int, HostCopies]
     loop: Loop
 
+    def size_bytes(self, model: str) -> int:
+        """Of all parameters of an instance."""
+        spec = self.fleets[model].model
+        return spec.tp * weight_bytes(spec)
+
     def loaded(self, slot: Slot) -> None:
         """Notes that it has all layers."""
 
@@ -47,10 +52,7 @@ class NetworkPlane(Plane):
     """BlitzScale's: global parameter pool and multicast planner (§5.1, §5.3)."""
 
     def __post_init__(self) -> None:
-        sizes_bytes = {
-            model: fleet.model.tp * weight_bytes(fleet.model)
-            for model, fleet in self.fleets.items()
-        }
+        sizes_bytes = {model: self.size_bytes(model) for model in self.fleets}
         host_bytes = min(host.region.capacity_bytes for host in self.hosts.values())
         self.pool = ParameterPool(sizes_bytes, self.hosts, host_bytes, self._gpu_copies)
         self._stops: dict[str, Event] = {}  # {model: stops the host copy that is being made}
@@ -139,7 +141,7 @@ class HostCache:
 
     A loaded model stays in its host's memory while an instance there uses it, and for `ttl_s`
     after. A scale-up on a host without the model reads the host's SSDs. The paper has 5 minutes
-    (§3), its code 30 s. Neither limits a host's memory.
+    (§3), its code 30 s. What a full memory evicts is `CachedPlane`'s.
     """
 
     def __init__(self, ttl_s: float) -> None:
@@ -162,8 +164,12 @@ class HostCache:
             held.pop(host, None)
 
     def has(self, host: int, now_s: float) -> bool:
-        """Whether the host's memory has the model."""
-        return self._users[host] > 0 or now_s - self._last_use_s.get(host, -inf) < self._ttl_s
+        """Whether the host's memory has the model, if nothing evicted it."""
+        return self._users[host] > 0 or now_s - self.last_use_s(host) < self._ttl_s
+
+    def last_use_s(self, host: int) -> float:
+        """When the last instance on `host` was reclaimed; -inf: none was."""
+        return self._last_use_s.get(host, -inf)
 
     def copies(self, now_s: float) -> int:
         """How many hosts hold the model (Fig. 19)."""
@@ -173,7 +179,12 @@ class HostCache:
 @dataclass(eq=False)
 class CachedPlane(Plane):
     """ServerlessLLM's, with a host cache for each model; with `parameters=all_cache` AllCache's,
-    where all hosts always have all models."""
+    where all hosts always have all models.
+
+    In a host whose memory is full ("scarce", §3) the models that were used the longest ago give way
+    to the one that was loaded. Models with instances on the host stay; if that leaves no room, the
+    loaded one is not kept. The order is ours: the paper names the TTL alone.
+    """
 
     def __post_init__(self) -> None:
         everything = self.config.parameters == "all_cache"
@@ -206,7 +217,7 @@ class CachedPlane(Plane):
 
     def loaded(self, slot: Slot) -> None:
         self._caches[slot.model].loaded(slot.node)
-        if slot.model not in self.hosts[slot.node]:
+        if slot.model not in self.hosts[slot.node] and self._make_room(slot.node, slot.model):
             self.hosts[slot.node].keep(slot.model)  # the load passed through its memory
 
     def released(self, slot: Slot) -> None:
@@ -223,8 +234,23 @@ class CachedPlane(Plane):
                 if model in host and not self._has(node, model):
                     host.drop(model)
 
+    def _make_room(self, node: int, model: str) -> bool:
+        """Evicts what must go for `model`. False, and nothing goes, where that is not enough."""
+        region, wanted = self.hosts[node].region, self.size_bytes(model)
+        idle = [
+            other for other, fleet in self.fleets.items()
+            if other in self.hosts[node]
+            and not any(slot.held for slot in fleet.slots if slot.node == node)
+        ]  # fmt: skip
+        if region.free_bytes + sum(map(self.size_bytes, idle)) < wanted:
+            return False
+        idle.sort(key=lambda other: self._caches[other].last_use_s(node), reverse=True)
+        while region.free_bytes < wanted:
+            self.hosts[node].drop(idle.pop())
+        return True
+
     def _has(self, node: int, model: str) -> bool:
-        return self._caches[model].has(node, self.loop.now)
+        return model in self.hosts[node] and self._caches[model].has(node, self.loop.now)
 
 
 DataPlane = NetworkPlane | CachedPlane

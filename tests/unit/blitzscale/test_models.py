@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.elastic.device_layout import weight_bytes
 from harness.errors import UsageError
 from harness.request import Request
 from systems.blitzscale.instances import State
@@ -128,3 +129,46 @@ def test_constant_load_of_two_models_moves_no_gpu() -> None:
     serving = [s for e in done.system.services for s in e.fleet.slots if s.state]
     assert {slot.state for slot in serving} == {State.SERVING}
     assert len(serving) == 4
+
+
+def read_from(memory_bytes: int, requests: list[Request]) -> dict[str, list[str]]:
+    """Where ServerlessLLM's later loads of each model came from, burst by burst, on one host."""
+    on = replace(EIGHT, devices_per_node=8, host_memory_bytes=memory_bytes)
+    only = ["+system=blitzscale_serverlessllm", *NONE, "system.prescaling=false"]
+    done = serve(only, requests, models=MODELS, on=on, rest_s=10.0)
+    assert done.statuses() == {"completed"}
+    found = {s.name: s.model for each in done.system.services for s in each.fleet.slots}
+    bursts: dict[str, dict[int, set[str]]] = {}
+    for event in done.events("load"):
+        if event["fields"]["layers"]:
+            of_model = bursts.setdefault(found[event["instance"]], {})
+            source = event["fields"]["source"].partition("0:")[0]
+            of_model.setdefault(int(event["start_s"] // 20), set()).add(source)
+    return {
+        name: [source for sources in of_model.values() for source in sorted(sources)]
+        for name, of_model in bursts.items()
+    }
+
+
+def test_a_full_host_evicts_what_was_used_the_longest_ago() -> None:
+    """A host with room for two of three models, asked for `a`, `b`, `c`, `a`, `c`, `b`."""
+    order = enumerate("abcacb")
+    requests = [each for i, name in order for each in asks(name, 20.0 * i)]
+    sizes = sorted(spec.tp * weight_bytes(spec) for spec in map(model_spec, MODELS.values()))
+    a, b, c = MODELS.values()
+    assert read_from(sum(sizes), requests) == {
+        a: ["ssd", "dram"], b: ["ssd", "dram"], c: ["ssd", "dram"]
+    }  # fmt: skip
+    assert read_from(sum(sizes[1:]), requests) == {
+        a: ["ssd", "ssd"], b: ["ssd", "ssd"], c: ["ssd", "dram"]
+    }  # fmt: skip
+
+
+def test_a_model_in_use_stays_in_a_full_host() -> None:
+    """While `a` serves, `b` finds no room."""
+    steady = [Request(0, 0.4 * i, "a", 250, 10) for i in range(200)]
+    requests = steady + asks("b", 20.0) + asks("b", 60.0)
+    size = max(spec.tp * weight_bytes(spec) for spec in map(model_spec, MODELS.values()))
+    found = read_from(size, requests)
+    assert found[MODELS["b"]] == ["ssd", "ssd"]
+    assert read_from(2 * size, requests)[MODELS["b"]] == ["ssd", "dram"]

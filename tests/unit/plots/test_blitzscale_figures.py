@@ -117,7 +117,8 @@ def test_violations_are_beyond_five_times_the_mean_and_not_at_it() -> None:
 def test_the_rate_that_is_needed_lies_between_the_points_around_60_percent() -> None:
     table = pd.DataFrame(
         {"quantity": "violations, either", "workload": "burstgpt", "seed": 0, "valid": True,
-         "mechanism": 3.0, "gbps": [10.0, 1000.0], "value": [0.8, 0.4]}
+         "load": "half", "rate": 1.0, "mechanism": 3.0, "gbps": [10.0, 1000.0],
+         "value": [0.8, 0.4]}
     )  # fmt: skip
     assert next(needed(table))["value"] == pytest.approx(100.0)
     assert math.isnan(float(str(next(needed(table.assign(value=0.1)))["value"])))
@@ -128,6 +129,7 @@ def test_fig_15_ends_as_published() -> None:
     for name, scheduler in SCHEDULERS.items():
         rows = numbers(name, replay(pair(7, 6, 6.0), scheduler(pair(7, 6, 6.0))))
         ends[name] = [row["value"] for row in rows if row["quantity"] == "end"]
+    assert ends["source alone, and stop-the-world (Fig. 9 a, b)"] == [7, 14, 21, 28, 35, 42]
     assert ends["best effort (Fig. 15 a)"] == [7, 13, 19, 25, 31, 37]
     assert ends["ZigZag, ILP-free (Fig. 15 b, 16)"] == [7, 12, 17, 21, 24, 27]
 
