@@ -23,16 +23,23 @@ import pandas as pd
 from harness.configuration.resolvers import MAKE, STABLE_RATES, profile_name
 from harness.errors import RunError, UsageError
 from harness.experiments.batch import Making, run_all
-from harness.experiments.compose import ROOT, composed, conf
+from harness.experiments.compose import CONF, ROOT, composed, conf
 from harness.experiments.figure_progress import RunsProgress
 from harness.experiments.points import Point, run_point
 from harness.records.manifest import git_revision
 from harness.running import interrupts
 from harness.running.prepare import announce
 from plots.aqua import most_paged_bytes
+from plots.aqua.producers import plateau
 from plots.aqua.rates import EXPERIMENTS, constants, profiled, sampled
 from plots.runs import config, overrides
-from systems.aqua.profiler.profile import MemoryProfile, llm_profile, swap_demand, write_profile
+from systems.aqua.profiler.profile import (
+    MemoryProfile,
+    generator_profile,
+    llm_profile,
+    swap_demand,
+    write_profile,
+)
 from systems.aqua.profiler.stable_rate import RateSample, StableRate
 
 BASE = "eager_2024"  # the engine profile where none is asked for
@@ -76,6 +83,13 @@ def profile(served: str, points: Sequence[Point]) -> MemoryProfile:
     return found
 
 
+def generator(name: str) -> MemoryProfile:
+    """The profile of an image or audio model, on the assumed curve of conf/producer."""
+    found = generator_profile(name, "a100", plateau(name), constants()["producer_above_bytes"])
+    found.made_by = {"command": MAKE, "inputs": f"conf/producer/{name}.yaml"}
+    return found
+
+
 def burst(served: str, stable_per_s: float, factor: float, engine: str, seed: int) -> Point:
     """The run in which requests come at `factor` times the stable rate for a minute, after 25 at
     the stable rate."""
@@ -111,6 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with closing(runs):
                 points = [point for _, of_experiment in runs for point in of_experiment]
         out.mkdir(parents=True, exist_ok=True)
+        for path in sorted((CONF / "producer").glob("*.yaml")):
+            target = out.parent / "generators" / f"{path.stem}.json"
+            target.parent.mkdir(exist_ok=True)
+            write_profile(target, generator(path.stem))
         for found in profiles(points):
             assert found.workload is not None
             name = profile_name(found.model, found.shards, found.hardware, found.workload)

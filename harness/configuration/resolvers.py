@@ -7,6 +7,8 @@ the values and not a name alone.
                               engines adds to its device
     ${stable_rate:MODEL,TP,HARDWARE,WORKLOAD,ENGINE}   the stable rate in the profile of that name,
                               made with this engine profile
+    ${placement:NAME,ENGINE}    the pairs of consumers and lenders that AQUA's placer made of the
+                              profiles of this engine profile
     ${seconds_for:REQUESTS,RATE_PER_S}          how long so many requests take to arrive
     ${of_profile:{NAME: VALUE, …}}              the value of the run's engine profile
 """
@@ -25,6 +27,7 @@ from harness.files import read_json
 CONF = Path(__file__).resolve().parents[2] / "conf"
 ENGINE_PROFILES = CONF / "engine" / "profile"
 STABLE_RATES = CONF / "system" / "aqua" / "profiles"
+PLACEMENTS = CONF / "system" / "aqua" / "placements"
 MAKE = "python -m plots.aqua_profiles"
 
 
@@ -76,6 +79,16 @@ def stable_rate(model: str, tp: int, hardware: str, workload: str, engine: str) 
     return float(rate)
 
 
+def placement(name: str, engine: str) -> Any:
+    """Pairs as `system.pairs` has them. Raises UsageError where there is no such file."""
+    path = PLACEMENTS / engine / f"{name}.json"
+    if not path.is_file():
+        paths = sorted(PLACEMENTS.glob("*/*.json"))
+        known = ", ".join(f"{each.parent.name}/{each.stem}" for each in paths) or "none"
+        raise UsageError(f"no placement {engine}/{name} is known; placements: {known}")
+    return in_file(str(path), "pairs")
+
+
 def seconds_for(requests: float, rate_per_s: float) -> float:
     """The seconds in which as many requests come at this rate, in whole milliseconds."""
     if not rate_per_s > 0:
@@ -93,5 +106,5 @@ def of_profile(values: DictConfig, *, _root_: DictConfig) -> Any:
     return values[profile]
 
 
-for _resolver in (in_file, engine_costs, stable_rate, seconds_for, of_profile):
+for _resolver in (in_file, engine_costs, stable_rate, placement, seconds_for, of_profile):
     OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.cost.hardware import Hardware
-from harness.device.location import dram
+from harness.device.location import dram, members
 from harness.elastic.device_layout import DeviceLayout
 from harness.elastic.fabric import Memory, Sending
 from harness.elastic.host_copies import HostCopies
@@ -201,6 +201,18 @@ class ElasticCluster:
         lent = Lent(lender, at, self._loop.now, len(stores))
         self._leases.update(dict.fromkeys(stores, lent))
         return stores
+
+    def beside(self, stores: Sequence[KvStore], layout: DeviceLayout) -> KvStore:
+        """Stores of several lenders as one for a tensor-parallel group of this `layout`: device by
+        device in their order, as large as the smallest. Only where places do not matter."""
+        if self._fabric.places_matter:
+            raise RunError("several lenders of one consumer are simulated alone")
+        parts = tuple(store.memory for store in stores)
+        place = tuple(device for part in parts for device in members(part.place))
+        memory = Memory("+".join(part.name for part in parts), place, parts)
+        size = min(store.kv.num_pages * store.page_bytes for store in stores)
+        name = ", ".join(store.name for store in stores)
+        return KvStore(name, memory, range(size), layout, self._fabric)
 
     def reclaim(self, store: KvStore) -> None:
         """Gives a lease back to its lender. RunError where KV is still in it."""

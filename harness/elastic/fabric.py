@@ -17,10 +17,17 @@ from harness.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """`name`: of the worker or the file behind it, where there is one."""
+    """`name`: of the worker or the file behind it, where there is one. `parts`: memories of other
+    instances which are one here, device by device; simulated alone."""
 
     name: str
     place: Place
+    parts: tuple[Memory, ...] = ()
+
+    @property
+    def owners(self) -> tuple[Memory, ...]:
+        """Itself, or its parts: each is of one instance or file."""
+        return self.parts or (self,)
 
     @property
     def node(self) -> int:

@@ -51,7 +51,7 @@ class SimFabric:
     ) -> None:
         self.network = network
         self._loop, self._hbm_bytes_per_s, self._notice_s = loop, hbm_bytes_per_s, notice_s
-        self._ends: dict[Event, tuple[str, str]] = {}  # copies under way, set when an end dies
+        self._ends: dict[Event, Sequence[str]] = {}  # copies under way, set when an end dies
         self._lost: dict[str, Event] = {}  # the dead -> set once that is known
         self.interrupt: dict[
             str, Callable[[], None]
@@ -68,10 +68,12 @@ class SimFabric:
         if source.place == target.place:  # every byte is read and written once
             await self._loop.sleep(2 * num_bytes / self._hbm_bytes_per_s)
             return True
-        for name in (source.name, target.name):
+        ends = (*source.owners, *target.owners)
+        names = [end.name for end in ends]
+        for name in names:
             await self.require(name)
         cut, stop = Event(self._loop), sending.stop
-        self._ends[cut] = source.name, target.name
+        self._ends[cut] = names
         path, chunk_bytes = self.network.path(source.place, target.place), sending.chunk_bytes
         pace = None
         if chunk_bytes is not None and sending.issue_s is not None:
@@ -79,7 +81,7 @@ class SimFabric:
         elif chunk_bytes is not None and num_bytes > MANY_CHUNKS * chunk_bytes:
             pace, chunk_bytes = mean_pace(path, num_bytes, chunk_bytes), None
         rate = alone(path) if pace is None else pace.bytes_per_s
-        told = [end for end in (source, target) if end.name in self.beside]
+        told = [end for end in ends if end.name in self.beside]
         for end in told:
             self.beside[end.name](end.place, rate)
         try:
@@ -93,7 +95,7 @@ class SimFabric:
             del self._ends[cut]
             for end in told:
                 self.beside[end.name](end.place, -rate)
-        for name in (source.name, target.name):
+        for name in names:
             await self.require(name)
         return done
 

@@ -3,7 +3,7 @@ takes (section 9.4), and the scheduler that shares a full GPU (Fig. 6)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,8 +40,10 @@ def table(points: Points, group: str = "system") -> pd.DataFrame:
 
 def phases(point: Point) -> pd.DataFrame:
     """The run's requests, each before, in or after the burst."""
-    rows = requests(point)
-    burst = config(point.folder)["workload"]["arrivals"]["burst"]
+    return phased(requests(point), config(point.folder)["workload"]["arrivals"]["burst"])
+
+
+def phased(rows: pd.DataFrame, burst: Mapping[str, float]) -> pd.DataFrame:
     until = rows.arrival_s - burst["start_s"]
     inside = np.where(until < burst["duration_s"], "burst", "after")
     return rows.assign(phase=np.where(until < 0, "before", inside))

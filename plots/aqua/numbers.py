@@ -52,7 +52,10 @@ def table_bandwidth(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 LONG_PROMPT_TOKENS, CHUNK_TOKENS = 8192, 512  # sections 9.1, 4.1
-RATES_OF = {"h100x8": "ours", "a100x2": "paper"}  # whose the copy rates of a hardware profile are
+PRINTED = {"h100x8": 450 / 50, "a100x2": 300 / 25}  # NVLink over PCIe (section 9)
+# Whose the copy rates of a hardware profile are: NCCL's, measured, or section 7's
+RATES_OF = {"h100x8": "ours", "a100x2": "paper"}
+LLAMA_405B = 405e9  # its parameters, of 2 bytes
 
 
 def sizes(points: Points) -> pd.DataFrame:
@@ -67,9 +70,13 @@ def arithmetic() -> list[dict[str, object]]:
         ratio = alone(path(hbm(0, 0), hbm(0, 1))) / alone(path(hbm(0, 0), dram(0)))
         quantity = f"NVLink over PCIe, copies, {name}"
         rows.append({"quantity": quantity, "value": ratio, "unit": "x", "inputs": inputs})
+        printed = {"quantity": f"NVLink over PCIe, printed, {name}", "value": PRINTED[name]}
+        rows.append(printed | {"unit": "x", "inputs": "paper"})
     swap_gb = context_bytes(1, LONG_PROMPT_TOKENS, opt.kv_bytes_per_token) / 1e9
     reduced_mb = CHUNK_TOKENS * llama.hidden_size * llama.dtype_bytes / 1e6
+    llama_gb = 2 * LLAMA_405B / 1e9
     rows += [
+        {"quantity": "weights of Llama-405B", "value": llama_gb, "unit": "GB", "inputs": "paper"},
         {"quantity": "swap space of OPT-30B, 8,192 tokens", "value": swap_gb, "unit": "GB"},
         {"quantity": "all-reduce of Llama-3.1-70B", "value": reduced_mb, "unit": "MB"},
     ]

@@ -96,13 +96,27 @@ class ConsumerConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class ShardLender:
+    """One of a consumer's lenders: as many of its shards as this has devices borrow of it. With
+    `serves: false` the run has no such model, as it makes images or audio: it only lends."""
+
+    model: str
+    free_bytes: int  # of each device, as its profile says
+    serves: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.free_bytes >= 1, f"free_bytes={self.free_bytes} must be at least 1")
+
+
+@dataclass(kw_only=True, slots=True)
 class PairConfig:
     """A pair of models that the run is asked for, by their own names. Several `consumers` borrow of
-    a lender that has a device for each of theirs."""
+    a lender that has a device for each of theirs; a consumer's shards of one of `lenders` each."""
 
     consumer: str | None = None
     consumers: list[str] | None = None
     lender: str | None = None  # null: lender.model, or the (first) consumer's
+    lenders: list[ShardLender] | None = None
     node: int | None = None  # null: wherever there is room, in their order
 
     def __post_init__(self) -> None:
@@ -110,6 +124,12 @@ class PairConfig:
             (self.consumer is None) != (not self.consumers),
             f"a pair has consumer={self.consumer} and consumers={self.consumers}; valid: "
             "either consumer: MODEL or consumers: [MODEL, ...]",
+        )
+        require(
+            self.lenders is None
+            or (bool(self.lenders) and self.lender is None and self.consumers is None),
+            "a pair with lenders has one consumer: MODEL and no lender; valid: lenders: "
+            "[{model: MODEL, free_bytes: N}, ...]",
         )
         node = self.node
         require(node is None or node >= 0, f"node={node} of a pair; valid: at least 0")

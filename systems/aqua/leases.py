@@ -6,7 +6,7 @@ processes. Bytes are of each device of a tensor-parallel group, which acts as on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -91,6 +91,13 @@ class Leases:
 
     async def free(self, holder: str, allocation: str) -> None:
         await self._change(Free(allocation, holder))
+
+    def of_lender(self, lease: str) -> list[str]:
+        """The leases, as borrowers name them, that a lender's `lease` is of: itself."""
+        return [lease]
+
+    def forget(self, allocations: Sequence[str]) -> None:
+        """Nothing to do: allocations have ended with the dead lender's lease."""
 
     def close(self) -> None:
         """Closes the coordinator, as the run is over."""

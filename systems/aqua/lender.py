@@ -22,7 +22,7 @@ from harness.elastic.kv_store import KvStore
 from harness.errors import InstanceLost, UsageError
 from harness.request import Batch, Request
 from systems.aqua import informer
-from systems.aqua.config import AquaConfig
+from systems.aqua.config import AquaConfig, ShardLender
 from systems.aqua.consumer import OnDeath
 from systems.aqua.informer import Load, Looks, Offer, Reclaim
 from systems.aqua.leases import Leases
@@ -85,7 +85,9 @@ class Lender(Replica):
     def __init__(
         self, config: AquaConfig, cluster: ElasticCluster, instance: ElasticInstance,
         consumers: Sequence[ElasticInstance], leases: Leases, loop: Loop, on_death: OnDeath,
+        lends: ShardLender | None = None,
     ) -> None:  # fmt: skip
+        """`lends`: what the placer's pairs say of it; None: as `config.lender` says."""
         self._config = config.informer_config()
         limits = Limits(
             max_num_seqs=config.max_num_seqs,
@@ -98,6 +100,8 @@ class Lender(Replica):
         self._cluster, self.instance, self._leases = cluster, instance, leases
         self.borrowers = borrowers(instance, consumers)  # the borrowers that are left
         self._stable_rate_per_s, self._free_bytes = profiled(config, instance)
+        if lends is not None:
+            self._free_bytes = lends.free_bytes
         self._on_death = on_death
         self.lent: list[Loan] = []  # loans that have not come home
         self._arrivals_s: deque[float] = deque()  # arrivals within the informer's window

@@ -1,5 +1,6 @@
 """A consumer and its lender (section 5): who of both gets which request, and what deaths leave.
-The lender may be that of other pairs, too (Fig. 11).
+The lender may be that of other pairs, too (Fig. 11), or the consumer's shards have a lender each
+(section 9.3).
 
 Of every `lender.every` requests of the consumer's model one is the lender's where it has that
 model; the rest are the consumer's. A lender with a model of its own has the requests that name it.
@@ -15,6 +16,7 @@ from harness.elastic.instance import ElasticInstance
 from harness.request import Request
 from systems.aqua.config import AquaConfig
 from systems.aqua.consumer import Consumer
+from systems.aqua.leases import Leases
 from systems.aqua.lender import Lender
 from systems.aqua.streaming import Streamer
 from systems.aqua.swap_space import SwapSpace
@@ -32,45 +34,50 @@ class Outside:
 
 
 class Pair:
-    """A consumer and its lender. `place`: the lender's devices that lend to this consumer, at the
+    """A consumer and its lenders. `places`: of each, its devices that lend to this consumer, at the
     coordinator."""
 
     def __init__(
-        self, config: AquaConfig, consumer: ElasticInstance, swap: SwapSpace, lender: Lender,
-        place: str, outside: Outside, loop: Loop,
+        self, config: AquaConfig, consumer: ElasticInstance, swap: SwapSpace,
+        lenders: Sequence[Lender], places: Sequence[str], leases: Leases, outside: Outside,
+        loop: Loop,
     ) -> None:  # fmt: skip
-        self.lender, self._place, self._leases = lender, place, swap.leases
+        self.lenders, self.lender = lenders, lenders[0]
+        self._places, self._leases, self._borrowed = places, leases, swap.leases
         self._every, self._outside = config.lender.every, outside
         make = Streamer if config.consumer.streams else Consumer
         self.consumer: Consumer | Streamer = make(config, consumer, swap, loop, self._consumer_died)
         self._num_submitted = 0
-        # Blocks of the longest request that the lender, and that both can serve, with none lent.
-        self._lender_blocks = lender.instance.kv.num_blocks
+        # Blocks of the longest request that each lender, and that all can serve, with none lent.
+        self._lender_blocks = {lender: lender.instance.kv.num_blocks for lender in lenders}
         self._blocks = self.consumer.num_blocks
-        same = lender.instance.model.name == consumer.model.name
-        if same and not config.consumer.streams:
-            self._blocks = min(self._blocks, self._lender_blocks)
+        for lender, blocks in self._lender_blocks.items():
+            same = lender.instance.model.name == consumer.model.name
+            if same and not config.consumer.streams:
+                self._blocks = min(self._blocks, blocks)
 
     # Serving
 
     @property
-    def instances(self) -> tuple[ElasticInstance, ElasticInstance]:
-        return self.consumer.instance, self.lender.instance
+    def instances(self) -> list[ElasticInstance]:
+        return [self.consumer.instance, *(lender.instance for lender in self.lenders)]
 
     def serves(self, model: str) -> bool:
         """Whether an instance that is left has the model, by its own name."""
         return any(each.lost is None and each.model.name == model for each in self.instances)
 
     def submit(self, request: Request) -> None:
-        lends = self._outside.model_of(request) != self.consumer.instance.model.name
+        model = self._outside.model_of(request)
+        lends = model != self.consumer.instance.model.name
+        lender = next((x for x in self.lenders if x.instance.model.name == model), self.lender)
         longest = request.prompt_tokens + request.output_tokens - 1
-        room = self._tokens(self._lender_blocks if lends else self._blocks)
+        room = self._tokens(self._lender_blocks[lender] if lends else self._blocks)
         if longest > room:
             reason = f"needs KV for {longest} tokens; a device has room for {room}"
             self._outside.drop(request, reason)
             return
         if lends:
-            self._send([request], self.lender, self.lender)
+            self._send([request], lender, lender)
             return
         self._num_submitted += 1
         turn = self._every is not None and self._num_submitted % self._every == 0
@@ -83,7 +90,7 @@ class Pair:
         """Whether the request fits on the lender, where that has its model: longer ones can
         stream."""
         longest = request.prompt_tokens + request.output_tokens - 1
-        return longest <= self._tokens(self._lender_blocks)
+        return longest <= self._tokens(self._lender_blocks[self.lender])
 
     def _tokens(self, blocks: int) -> int:
         return blocks * self.consumer.instance.kv.block_tokens
@@ -93,20 +100,24 @@ class Pair:
     def lost(self, instance: ElasticInstance) -> None:
         """Takes notice of a death. A dead lender's leases are gone at once: nothing more is to be
         paged to them."""
-        if instance is self.lender.instance:
-            for lease in self.lender.leases_of(self._place):
-                self.consumer.lose_lease(lease)
-            self._leases.leave(self._place)
+        for lender, place in zip(self.lenders, self._places, strict=True):
+            if instance is lender.instance:
+                for lease in lender.leases_of(place):
+                    for own in self._borrowed.of_lender(lease):
+                        self.consumer.lose_lease(own)
+                self._leases.leave(place)
         self.consumer.wake.set()
-        self.lender.wake.set()
+        for lender in self.lenders:
+            lender.wake.set()
 
     def take_over(self, left: Sequence[Request]) -> None:
         """Has the consumer serve what the dead lender was to serve."""
         self._send(left, self.consumer, self.consumer)
 
     def _consumer_died(self, left: Sequence[Request]) -> None:
-        self._leases.leave(self.consumer.instance.name)
-        self.lender.lose_borrower(self._place)
+        self._borrowed.leave(self.consumer.instance.name)
+        for lender, place in zip(self.lenders, self._places, strict=True):
+            lender.lose_borrower(place)
         self._send(left, self.lender, self.lender)
 
     def _send(self, requests: Sequence[Request], to: Server, other: Server) -> None:

@@ -1,4 +1,4 @@
-"""Which consumers there are to be, with which lender, and on which devices. Pure.
+"""Which consumers there are to be, with which lenders, and on which devices. Pure.
 
 AQUA-PLACER matches them before models start (section 5); a run has what `system.pairs` names, or
 one pair of the models that it is asked for.
@@ -7,10 +7,12 @@ one pair of the models that it is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from harness.configuration.config import typed
 from harness.cost.hardware import Hardware
+from harness.elastic.instance import ElasticInstance
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Elastic, Placement
@@ -20,8 +22,10 @@ Each = TypeVar("Each")
 
 
 class GroupOf(NamedTuple):
+    """Several consumers of one lender, or one consumer of a lender or several."""
+
     consumers: tuple[ModelSpec, ...]
-    lender: ModelSpec
+    lenders: tuple[ModelSpec, ...]
     node: int | None = None  # null: wherever there is room, in their order
 
 
@@ -40,20 +44,28 @@ def groups_of(config: AquaConfig, models: Mapping[str, ModelSpec]) -> list[Group
                 f"a consumer serves one model, and {len(own)} are asked for{named}; set "
                 "model_set=one, or system.lender.model to the other, or name system.pairs"
             )
-        return [GroupOf((own[0],), lent or own[0])]
+        return [GroupOf((own[0],), (lent or own[0],))]
     known = specs if lent is None else {**specs, lent.name: lent}
     found = []
     for pair in config.pairs:
-        for name in (*pair.borrowers, pair.lender):
+        serving = [each.model for each in pair.lenders or () if each.serves]
+        for name in (*pair.borrowers, pair.lender, *serving):
             if name is not None and name not in known:
                 raise UsageError(
                     f"system.pairs: model {name} is unknown; valid: {', '.join(sorted(known))}"
                 )
         consumers = tuple(known[name] for name in pair.borrowers)
-        lender = known[pair.lender] if pair.lender else lent or consumers[0]
-        found.append(GroupOf(consumers, lender, pair.node))
-        _check_devices(found[-1])
-    served = {spec.name for group in found for spec in (*group.consumers, group.lender)}
+        lenders: tuple[ModelSpec, ...]
+        if pair.lenders is None:
+            lenders = (known[pair.lender] if pair.lender else lent or consumers[0],)
+        else:
+            lenders = tuple(
+                known[each.model] if each.serves else _in_place_of(each.model, consumers[0])
+                for each in pair.lenders
+            )
+        found.append(GroupOf(consumers, lenders, pair.node))
+        _check_devices(found[-1], several=pair.lenders is not None)
+    served = {spec.name for group in found for spec in (*group.consumers, *group.lenders)}
     for name in specs:
         if name not in served:
             raise UsageError(
@@ -62,21 +74,39 @@ def groups_of(config: AquaConfig, models: Mapping[str, ModelSpec]) -> list[Group
     return found
 
 
-def _check_devices(group: GroupOf) -> None:
+def _in_place_of(name: str, consumer: ModelSpec) -> ModelSpec:
+    """A model that makes images or audio, on one device: no engine here runs it. A layer of the
+    consumer's model stands there in its place, and the rest of the memory is what can be lent."""
+    return replace(consumer, name=name, num_layers=1, num_kv_layers=None, tp=1)
+
+
+def _check_devices(group: GroupOf, *, several: bool) -> None:
     """One producer to one consumer, device by device (section 5)."""
     borrowing = sum(spec.tp for spec in group.consumers)
-    if len(group.consumers) > 1 and borrowing > group.lender.tp:
+    lending = sum(spec.tp for spec in group.lenders)
+    names = ", ".join(spec.name for spec in group.lenders)
+    if len(group.consumers) > 1 and borrowing > lending:
         raise UsageError(
             f"system.pairs: {len(group.consumers)} consumers on {borrowing} devices borrow of "
-            f"{group.lender.name}, which has tp={group.lender.tp}; a device lends to one consumer's"
+            f"{names}, which has tp={lending}; a device lends to one consumer's"
+        )
+    if several and borrowing != lending:
+        raise UsageError(
+            f"system.pairs: {group.consumers[0].name} on {borrowing} devices borrows of {names} "
+            f"on {lending}; valid: a lender's device for each of its shards"
         )
 
 
-def split(config: AquaConfig, instances: Sequence[Each]) -> list[tuple[list[Each], Each]]:
-    """The consumers and the lender of each group, of what stands in `placed`'s order."""
-    sizes = [len(pair.borrowers) for pair in config.pairs] if config.pairs else [1]
+def split(config: AquaConfig, instances: Sequence[Each]) -> list[tuple[list[Each], list[Each]]]:
+    """The consumers and the lenders of each group, of what stands in `placed`'s order."""
+    sizes = [(1, 1)]
+    if config.pairs:
+        sizes = [(len(pair.borrowers), len(pair.lenders or [0])) for pair in config.pairs]
     left = iter(instances)
-    found = [([next(left) for _ in range(size)], next(left)) for size in sizes]
+    found = [
+        ([next(left) for _ in range(borrow)], [next(left) for _ in range(lend)])
+        for borrow, lend in sizes
+    ]
     assert not list(left), "as many as are placed"
     return found
 
@@ -91,7 +121,7 @@ def placed(
     placements: list[Placement] = []
     at = 0
     for group in groups:
-        specs = [*group.consumers, group.lender]
+        specs = [*group.consumers, *group.lenders]
         needed = sum(spec.tp for spec in specs)
         within = min(per_node, hardware.num_devices)
         if needed > within:
@@ -127,3 +157,14 @@ def placed(
             )  # fmt: skip
             at += spec.tp
     return placements
+
+
+def borrowing(
+    consumers: Sequence[ElasticInstance], lenders: Sequence[ElasticInstance]
+) -> list[list[tuple[str, ElasticInstance]]]:
+    """For each lender, the borrowers at the coordinator and whose they are: the consumers, or the
+    shards of one that has several lenders."""
+    if len(lenders) == 1:
+        return [[(consumer.name, consumer) for consumer in consumers]]
+    (consumer,) = consumers
+    return [[(f"{consumer.name}.{k}", consumer)] for k in range(len(lenders))]

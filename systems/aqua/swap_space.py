@@ -22,6 +22,7 @@ from systems.aqua.config import AquaConfig
 from systems.aqua.copies import PagingCopies, block_bytes, said
 from systems.aqua.leases import Allocated, Leases
 from systems.aqua.migration import evacuations, returns
+from systems.aqua.shard_leases import ShardLeases
 from systems.aqua.tensors import Tensor, Tensors
 
 
@@ -30,7 +31,7 @@ class SwapSpace:
 
     def __init__(
         self, config: AquaConfig, cluster: ElasticCluster, consumer: ElasticInstance,
-        leases: Leases, dram: KvStore,
+        leases: Leases | ShardLeases, dram: KvStore,
     ) -> None:  # fmt: skip
         self.cluster, self.consumer = cluster, consumer
         self.leases, self._dram = leases, dram
@@ -133,6 +134,7 @@ class SwapSpace:
     def lose(self, lease: str) -> None:
         """Gives up what lay in `lease`, whose lender is dead: it is to be computed again."""
         for tensor in self.tensors.lose(lease):
+            self.leases.forget(tensor.allocations)
             if tensor.keeper is not tensor.request:
                 self.cluster.directory.forget(tensor.keeper)
             if tensor.request is not None and not self._here(tensor):

@@ -1,7 +1,8 @@
 """AQUA (ASPLOS'25) on devices: consumers scheduled fairly, each with a lender that it pages to.
 
 A pair is two instances of a node (`pair.py`); one producer's device lends to one consumer's
-(section 5), so a lender that is a tensor-parallel group may have several consumers. One coordinator
+(section 5), so a lender that is a tensor-parallel group may have several consumers, and a consumer
+that is one several lenders. One coordinator
 keeps the leases of all. Requests go to the pairs that serve their model, in turn. README.md maps
 sections to files.
 """
@@ -20,20 +21,21 @@ from harness.elastic.kv_store import KvStore
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement
 from harness.request import Request
-from systems.aqua.config import AquaConfig
+from systems.aqua.config import AquaConfig, ShardLender
 from systems.aqua.coordinator.client import open_coordinator
 from systems.aqua.coordinator.topology import Device, Topology
 from systems.aqua.leases import Leases
 from systems.aqua.lender import Lender, borrowers
 from systems.aqua.pair import Outside, Pair
-from systems.aqua.placement import placed, split
+from systems.aqua.placement import borrowing, placed, split
 from systems.aqua.plugin.servers import AquaInVllm
+from systems.aqua.shard_leases import ShardLeases
 from systems.aqua.swap_space import SwapSpace
 
 ALIGN_BYTES = 4096  # alignment of parts of DRAM
 BEATS = 4  # heartbeats within the coordinator's timeout
 
-Groups = Sequence[tuple[list[ElasticInstance], ElasticInstance]]  # consumers and their lender
+Groups = Sequence[tuple[list[ElasticInstance], list[ElasticInstance]]]  # consumers, lenders
 
 
 class Aqua:
@@ -60,18 +62,28 @@ class Aqua:
         self._leases = self._open_leases(groups)
         everyone = [consumer for consumers, _ in groups for consumer in consumers]
         outside = Outside(self._model_of, cluster.drop, orphan=self.submit)
-        self._groups: list[tuple[list[Pair], Lender]] = []
-        for consumers, producer in groups:
+        self._groups: list[tuple[list[Pair], list[Lender]]] = []
+        for number, (consumers, producers) in enumerate(groups):
             pairs: list[Pair] = []
-            lender = Lender(
-                config, self._elastic, producer, consumers, self._leases, loop,
-                partial(self._lender_died, pairs),
-            )  # fmt: skip
-            for consumer, part in zip(consumers, lender.borrowers, strict=True):
+            told: Sequence[ShardLender | None] | None = None
+            if config.pairs is not None:
+                told = config.pairs[number].lenders
+            lenders = [
+                Lender(
+                    config, self._elastic, producer, consumers, self._leases, loop,
+                    partial(self._lender_died, pairs), lends,
+                )
+                for producer, lends in zip(producers, told or [None], strict=True)
+            ]  # fmt: skip
+            for k, consumer in enumerate(consumers):
                 dram = self._dram(consumer, everyone)
-                swap = SwapSpace(config, self._elastic, consumer, self._leases, dram)
-                pairs.append(Pair(config, consumer, swap, lender, part.place, outside, loop))
-            self._groups.append((pairs, lender))
+                swap = SwapSpace(
+                    config, self._elastic, consumer, self._borrowed(consumer, producers), dram
+                )
+                places = [lender.borrowers[k].place for lender in lenders]
+                pair = Pair(config, consumer, swap, lenders, places, self._leases, outside, loop)
+                pairs.append(pair)
+            self._groups.append((pairs, lenders))
         self.pairs = [pair for pairs, _ in self._groups for pair in pairs]
         self._num_submitted: Counter[str] = Counter()  # requests by model
 
@@ -82,16 +94,28 @@ class Aqua:
         if self._config.swap_space == "dram":
             return Leases(None, {}, self._loop, beat_s)
         at, producers = dict[str, ElasticInstance](), dict[str, str]()
-        for consumers, lender in groups:
-            for consumer, part in zip(consumers, borrowers(lender, consumers), strict=True):
-                at |= {consumer.name: consumer, part.place: lender}
-                producers[consumer.name] = part.place
+        for consumers, lenders in groups:
+            for lender, shares in zip(lenders, borrowing(consumers, lenders), strict=True):
+                for (place, each), part in zip(shares, borrowers(lender, consumers), strict=True):
+                    at |= {place: each, part.place: lender}
+                    producers[place] = part.place
         devices = {
             name: Device(each.memory.node, each.kv.num_pages * each.page_bytes)
             for name, each in at.items()
         }
         coordinator = open_coordinator(Topology(devices, producers), own, self._loop)
         return Leases(coordinator, producers, self._loop, beat_s)
+
+    def _borrowed(
+        self, consumer: ElasticInstance, lenders: Sequence[ElasticInstance]
+    ) -> Leases | ShardLeases:
+        """The leases of this consumer, of one lender or of one for each of its shards."""
+        if len(lenders) == 1:
+            return self._leases
+        places = [place for own in borrowing([consumer], lenders) for place, _ in own]
+        return ShardLeases(
+            self._leases, places, lambda stores: self._elastic.beside(stores, consumer.layout)
+        )
 
     def _dram(self, own: ElasticInstance, consumers: list[ElasticInstance]) -> KvStore:
         """The DRAM of each consumer, an equal part of its node's."""
@@ -115,21 +139,22 @@ class Aqua:
 
     async def serve(self) -> None:
         try:
-            for pairs, lender in self._groups:
-                await self._begin(pairs, lender)
+            for pairs, lenders in self._groups:
+                await self._begin(pairs, lenders)
             await self._loop.wait(Event(self._loop))
         finally:
             self._leases.close()
 
-    async def _begin(self, pairs: Sequence[Pair], lender: Lender) -> None:
+    async def _begin(self, pairs: Sequence[Pair], lenders: Sequence[Lender]) -> None:
         for pair in pairs:
             consumer = pair.consumer.instance
             self._elastic.take(consumer, "consumer")
-            await self._leases.join(consumer.name, consumer)
-        self._elastic.take(lender.instance, "lender")
-        for part in lender.borrowers:
-            await self._leases.join(part.place, lender.instance)
-        self._loop.spawn(lender.serve(), name=f"lender {lender.instance.name}")
+            await pair.consumer.swap.leases.join(consumer.name, consumer)
+        for lender in lenders:
+            self._elastic.take(lender.instance, "lender")
+            for part in lender.borrowers:
+                await self._leases.join(part.place, lender.instance)
+            self._loop.spawn(lender.serve(), name=f"lender {lender.instance.name}")
         for pair in pairs:
             name = f"consumer {pair.consumer.instance.name}"
             self._loop.spawn(pair.consumer.serve(), name=name)

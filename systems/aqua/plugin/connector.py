@@ -108,8 +108,9 @@ class AquaConnector(KVConnectorBase_V1):
         if self._borrower is not None:
             self._borrower.next_iteration()
             self._iterations += 1
-            if self._slots and self._iterations % self.settings.migrate_every_iterations == 0:
+            if self._tokens and self._iterations % self.settings.migrate_every_iterations == 0:
                 self._obey(self._borrower)
+                self._return(self._borrower)
         pages, self._pages = self._pages, Pages()
         return pages
 
@@ -126,6 +127,19 @@ class AquaConnector(KVConnectorBase_V1):
                 del self._slots[request_id]
                 borrower.free_after_reading(slots)
                 self._pages.migrated.append(Page(request_id, [], 0, slots))
+
+    def _return(self, borrower: Borrower) -> None:
+        """The other half of the control loop (section 9.4): KV in host memory goes back to a lease
+        that has room, oldest first, once a producer lends again."""
+        moving = {page.request_id for page in (*self._pages.out, *self._pages.migrated)}
+        for request_id in [each for each in self._tokens if each not in self._slots]:
+            if request_id in moving:
+                continue
+            blocks = -(-self._tokens[request_id] // self._block_tokens)
+            if (slots := borrower.allocate(blocks)) is None:
+                return
+            self._slots[request_id] = slots
+            self._pages.returned.append(Page(request_id, [], 0, slots))
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:
         """Forgets a request that has ended or was aborted, perhaps while paged out."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from systems.aqua.plugin import region
 from systems.aqua.plugin.pages import Page, Pages
+from systems.aqua.plugin.staging import Staging
 
 logger = logging.getLogger("vllm.aqua")
 HOST, LEASE = "DRAM", "lease"
@@ -31,6 +32,7 @@ class PagedKv:
     def __init__(self, caches: Sequence[Tensor], *, by_block: bool) -> None:
         self._caches, self._by_block = caches, by_block
         self._sizes = [cache[0].numel() * cache.element_size() for cache in caches]
+        self._staging = Staging(caches[0].device)
         self._host: dict[str, Tensor] = {}  # {request: [blocks, bytes of a block]}
         self.counts: dict[str, float] = {}
 
@@ -43,6 +45,8 @@ class PagedKv:
         """Migrates, drops and pages out, before the forward pass writes into the freed blocks."""
         for page in pages.migrated:
             self._migrate(page)
+        for page in pages.returned:
+            self._return(page)
         for request_id in pages.dropped:
             self._host.pop(request_id, None)
         for page in pages.out:
@@ -84,10 +88,23 @@ class PagedKv:
             self._host[page.request_id] = rows
             self._count(f"migrate from {LEASE} to {HOST}", rows, began_s)
 
+    def _return(self, page: Page) -> None:
+        """Where the lease is gone meanwhile, the KV stays in host memory, where it is looked for
+        first."""
+        assert page.slots is not None
+        rows, began_s = self._host[page.request_id], perf_counter()
+        try:
+            region.write(page.slots.lease, page.slots.blocks, _views(rows))
+        except OSError as error:
+            logger.warning("stays in host memory: %s", error)
+            return
+        del self._host[page.request_id]
+        self._count(f"migrate from {HOST} to {LEASE}", rows, began_s)
+
     def _from_lease(self, page: Page) -> Tensor | None:
         assert page.slots is not None
         blocks = page.slots.blocks[page.first :]
-        rows = torch.empty(len(blocks), self.block_bytes, dtype=torch.uint8)
+        rows = self._staging.rows(len(blocks), self.block_bytes)
         try:
             region.read(page.slots.lease, blocks, _views(rows))
         except OSError as error:
@@ -97,23 +114,27 @@ class PagedKv:
 
     def _off_device(self, block_ids: list[int]) -> Tensor:
         """Copies blocks to host memory; returns [blocks, block_bytes]."""
-        if not self._by_block:
-            of_layer = [cache[block_ids].reshape(len(block_ids), -1) for cache in self._caches]
-            return torch.cat([each.view(torch.uint8) for each in of_layer], dim=1).cpu()
-        rows = torch.empty(len(block_ids), self.block_bytes, dtype=torch.uint8)
-        for of_device, of_host in self._halves(block_ids, rows):
-            of_host.copy_(of_device)
+        rows = self._staging.rows(len(block_ids), self.block_bytes)
+        with self._staging.copying() as beside:
+            if self._by_block:
+                for of_device, of_host in self._halves(block_ids, rows):
+                    of_host.copy_(of_device, non_blocking=beside)
+            else:
+                of_layer = [cache[block_ids].reshape(len(block_ids), -1) for cache in self._caches]
+                gathered = torch.cat([each.view(torch.uint8) for each in of_layer], dim=1)
+                rows.copy_(gathered, non_blocking=beside)
         return rows
 
     def _onto_device(self, block_ids: list[int], rows: Tensor) -> None:
-        if not self._by_block:
-            staged = rows.to(self._caches[0].device)
+        with self._staging.copying() as beside:
+            if self._by_block:
+                for of_device, of_host in self._halves(block_ids, rows):
+                    of_device.copy_(of_host, non_blocking=beside)
+                return
+            staged = rows.to(self._caches[0].device, non_blocking=beside)
             for cache, own in zip(self._caches, torch.split(staged, self._sizes, 1), strict=True):
                 shape = (len(block_ids), *cache.shape[1:])
                 cache[block_ids] = own.contiguous().view(cache.dtype).reshape(shape)
-            return
-        for of_device, of_host in self._halves(block_ids, rows):
-            of_device.copy_(of_host)
 
     def _halves(self, block_ids: list[int], rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(part on the device, part in the row): two parts of each block in each layer, as K and V

@@ -34,6 +34,7 @@ class Pages(KVConnectorMetadata):
     """The copies of one iteration, in the order of execution: page-ins come last."""
 
     migrated: list[Page] = field(default_factory=list)  # from a lease to host memory
+    returned: list[Page] = field(default_factory=list)  # from host memory to a lease
     dropped: list[str] = field(default_factory=list)
     out: list[Page] = field(default_factory=list)
     into: list[Page] = field(default_factory=list)

@@ -77,14 +77,7 @@ def test_the_best_of_all_assignments_on_small_clusters(
 def test_the_gap_is_proven_on_large_clusters(num_gpus: int) -> None:
     """Every model has a place, and the solver's bound lies below. How large the gap is within a
     time depends on the machine, so that a table of it is a measurement."""
-    audio = tuple(
-        ModelType(p.name, p.free_bytes_at_peak, 1) for p in PRODUCERS if p.item == "audio"
-    )
-    vision = tuple(
-        ModelType(p.name, p.free_bytes_at_peak, 1) for p in PRODUCERS if p.item == "image"
-    )
-    shares = [Modality(0.10, audio), Modality(0.15, vision), Modality(0.75, LLMS)]
-    models = draw(shares, num_gpus, np.random.default_rng(0))
+    models = drawn(num_gpus)
     assert sum(each.shards for each in models) == num_gpus
     servers = Servers(num_servers=num_gpus // 8, **SERVER)
     types, numbers = counted(models)
@@ -94,6 +87,30 @@ def test_the_gap_is_proven_on_large_clusters(num_gpus: int) -> None:
         assert sum(n * t.shards for n, t in zip(row, types, strict=True)) == 8
     assert found.bound_bytes <= found.objective_bytes * (1 + 1e-6)
     assert 0 <= found.gap < 1
+
+
+def drawn(num_gpus: int) -> list[ModelType]:
+    """Models for a cluster by section 9.3's shares."""
+    audio = tuple(
+        ModelType(p.name, p.free_bytes_at_peak, 1) for p in PRODUCERS if p.item == "audio"
+    )
+    vision = tuple(
+        ModelType(p.name, p.free_bytes_at_peak, 1) for p in PRODUCERS if p.item == "image"
+    )
+    shares = [Modality(0.10, audio), Modality(0.15, vision), Modality(0.75, LLMS)]
+    return draw(shares, num_gpus, np.random.default_rng(0))
+
+
+def test_a_search_of_so_many_nodes_does_not_depend_on_the_time() -> None:
+    """The gap of a table that is made again on another machine."""
+    types, numbers = counted(drawn(64))
+    servers = Servers(num_servers=8, **SERVER)
+    found = [
+        assign(types, numbers, servers, time_limit_s=limit_s, most_nodes=1)
+        for limit_s in (300.0, 600.0)
+    ]
+    assert found[0] == found[1]
+    assert 0 < found[0].gap < 1
 
 
 def test_equal_demand_and_supply_share_a_server() -> None:

@@ -71,21 +71,35 @@ def test_consumers_that_share_a_lender(tmp_path: Path) -> None:
 
 
 def test_who_is_left_over_and_why(tmp_path: Path) -> None:
+    """Node 0: a consumer of two shards, whose producers are a model each. Node 1: a consumer of an
+    image model, and one for which no producer is left. Node 2: a producer of two devices. At last,
+    a producer of two devices of which one is free."""
     types = [
         ModelType("wide", -3 * GB, 2), ModelType("small", GB, 1), ModelType("poor", -GB, 1),
-        ModelType("pictures", 5 * GB, 1), ModelType("idle", 0, 1),
+        ModelType("pictures", 5 * GB, 1), ModelType("idle", 0, 1), ModelType("pair", 2 * GB, 2),
     ]  # fmt: skip
-    found = placed([[1, 2, 0, 0, 0], [0, 0, 2, 1, 1]], types, {"pictures"})
-    assert not found.pairs
-    assert found.left == [
-        Left("wide", 0, "its shards have producers of several models"),
-        Left("small", 0, "nobody borrows of it"),
-        Left("small", 0, "nobody borrows of it"),
-        Left("poor", 1, "its producer pictures makes images or audio"),
-        Left("poor", 1, "not all of its shards have a producer"),
-        Left("pictures", 1, "nobody borrows of it"),
-        Left("idle", 1, "nobody borrows of it"),
+    counts = [[1, 2, 0, 0, 0, 0], [0, 0, 2, 1, 1, 0], [1, 1, 0, 0, 0, 1]]
+    found = placed(counts, types, {"pictures"})
+    small = {"model": "small", "free_bytes": GB}
+    pictures = {"model": "pictures", "free_bytes": 5 * GB, "serves": False}
+    assert found.pairs == [
+        {"consumer": "wide", "lenders": [small, small], "node": 0},
+        {"consumer": "poor", "lenders": [pictures], "node": 1},
+        {"consumer": "wide", "lender": "pair", "node": 2},
     ]
+    assert found.left == [
+        Left("poor", 1, "not all of its shards have a producer"),
+        Left("idle", 1, "nobody borrows of it"),
+        Left("small", 2, "nobody borrows of it"),
+    ]
+    mixed = placed(
+        [[1, 1, 1]],
+        [ModelType("wide", -GB, 2), ModelType("small", GB, 1), ModelType("pair", 2 * GB, 2)],
+        (),
+    )
+    assert mixed.left[0] == Left(
+        "wide", 0, "a producer of its shards has other devices or other consumers"
+    )
 
 
 def test_the_defaults_are_the_constants() -> None:
