@@ -20,8 +20,9 @@ from statistics import median
 
 import pandas as pd
 
+from harness.configuration.command_line import ends_in_order
 from harness.configuration.resolvers import MAKE, STABLE_RATES, profile_name
-from harness.errors import RunError, UsageError
+from harness.errors import RunError
 from harness.experiments.batch import Making, run_all
 from harness.experiments.compose import CONF, ROOT, composed, conf
 from harness.experiments.figure_progress import RunsProgress
@@ -104,6 +105,7 @@ def burst(served: str, stable_per_s: float, factor: float, engine: str, seed: in
     return point
 
 
+@ends_in_order
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m plots.aqua_profiles", description=__doc__)
     there = "default: conf/system/aqua/profiles"
@@ -119,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.chdir(ROOT)
     interrupts.listen()
     conf()
+<<<<<<< ours
     try:
         with RunsProgress() as progress:
             runs = run_all(EXPERIMENTS, {}, Making(chosen.jobs, simulated=simulated), progress)
@@ -143,6 +146,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+=======
+    with RunsProgress() as progress:
+        runs = run_all(EXPERIMENTS, {}, Making(chosen.jobs, simulated=simulated), progress)
+        with closing(runs):
+            points = [point for _, of_experiment in runs for point in of_experiment]
+    out.mkdir(parents=True, exist_ok=True)
+    for found in profiles(points):
+        assert found.workload is not None
+        name = profile_name(found.model, found.shards, found.hardware, found.workload)
+        write_profile(out / f"{name}.json", found)
+        announce(
+            f"{name}: {found.stable_rate_per_s:g} requests/s ({found.rule}), {found.role} of "
+            f"{found.memory_balance / 1e9:.1f} GB a GPU"
+        )
+>>>>>>> theirs
     return 0
 
 

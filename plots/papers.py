@@ -8,12 +8,10 @@ was made again (`python -m harness reproduce`) stands beside the committed one, 
 from __future__ import annotations
 
 import io
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from PIL import Image
 
 from harness.claims import page
@@ -21,9 +19,9 @@ from harness.claims.__main__ import PUBLISHED, ROOT, assessed
 from harness.claims.assess import BASE_PROFILE, Judged, conditional, judged
 from harness.claims.ledger import Paper
 from harness.files import make_folder, read_json, write_text, writing
+from plots.report import data_url, template
 
 COLOURS = 64  # of a picture on the page: a third of the bytes, and nothing is lost in print
-TEMPLATES = Path(__file__).resolve().parent / "page"
 REPRODUCED = ROOT / "results/reproduced"
 PAGE = REPRODUCED / "papers.html"  # not committed: it is made of what is
 
@@ -32,16 +30,11 @@ def write(path: Path) -> Path:
     """Writes the page to `path`. Raises UsageError for a wrong ledger or table."""
     make_folder(path.parent)
     papers = assessed()
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string((TEMPLATES / "papers.html").read_text())
     head, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in page.counts(papers)
     ]
     with writing(path):
-        shown = template.render(
-            style=(TEMPLATES / "report.css").read_text(),
+        shown = template("papers.html").render(
             counts={"head": head, "rows": rows[1:]},
             profiles=(BASE_PROFILE, page.OTHER),
             papers=[_paper(name, *each) for name, each in papers.items()],
@@ -108,4 +101,4 @@ def _data_url(path: Path) -> str:
     made = io.BytesIO()
     with Image.open(path) as picture:
         picture.convert("RGB").quantize(COLOURS).save(made, "PNG", optimize=True)
-    return "data:image/png;base64," + b64encode(made.getvalue()).decode()
+    return data_url(made.getvalue())

@@ -55,13 +55,7 @@ def write(run_dir: Path) -> Path:
 def page(run: FinishedRun) -> str:
     """The whole page. Every value in it is escaped but the style, the script and the pictures."""
     events = pq.read_table(run.path / "events.parquet")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"seconds": seconds, "number": number, "percent": run_table.share}
-    template = environment.from_string((PAGE / "report.html").read_text())
-    return template.render(
-        style=(PAGE / "report.css").read_text(),
+    return template("report.html").render(
         script=(PAGE / "report.js").read_text(),
         title=title(run.manifest),
         name=run.path.resolve().name,
@@ -76,12 +70,24 @@ def page(run: FinishedRun) -> str:
         max_models=MAX_MODELS,
         device_lines=run_table.device_lines(run.summary),
         workload="; ".join(run_table.workload_lines(run.manifest["dataset"])),
-        pictures={path.name: _data_url(path) for path in sorted(run.path.glob("*.png"))},
+        pictures={
+            path.name: data_url(path.read_bytes()) for path in sorted(run.path.glob("*.png"))
+        },
         timeline=timeline(run.requests, events),
         repeat=repeat(run.manifest),
         code_hash=code_hash,
         seeds=run_table.seeds(run.manifest),
     )
+
+
+def template(name: str) -> jinja2.Template:
+    """A page of plots/page, which escapes its values but the style."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"seconds": seconds, "number": number, "percent": run_table.share}
+    environment.globals["style"] = (PAGE / "report.css").read_text()
+    return environment.from_string((PAGE / name).read_text())
 
 
 def repeat(manifest: Mapping[str, Any]) -> list[str]:
@@ -102,5 +108,6 @@ def _rules(run: FinishedRun, events: list[dict[str, Any]]) -> list[Rule]:
     return rules(Evidence.of(run.requests, events, simulated=run.manifest["simulated"]))
 
 
-def _data_url(path: Path) -> str:
-    return f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}"
+def data_url(picture: bytes) -> str:
+    """`picture`: a PNG's bytes."""
+    return f"data:image/png;base64,{b64encode(picture).decode()}"

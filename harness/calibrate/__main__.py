@@ -17,12 +17,11 @@ from rich.console import Console
 from harness.calibrate import pages, published_fit, silicon, zoo
 from harness.calibrate.conf_files import calibrations, write_calibrations
 from harness.calibrate.fit import fit_law, fit_pair, on_limits
-from harness.calibrate.outputs import writable_file, writable_folder
 from harness.calibrate.predict import COLUMNS, predict
 from harness.calibrate.profiles import read_profiles
 from harness.calibrate.scores import batch_alone_pct, leave_one_out, scores, table
 from harness.calibrate.sources import DEVICE, compare, distserve
-from harness.calibrate.tables import save_csv, show
+from harness.calibrate.tables import save_csv, show, writable_file, writable_folder
 from harness.configuration.command_line import ends_in_order, parser
 from harness.configuration.threads import engine_threads
 from harness.errors import UsageError

@@ -7,6 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from harness.calibrate.fit import Law
 from harness.calibrate.profiles import Cells
 from harness.cost.hardware import Calibration, StepCoefficients, pair_key
@@ -56,28 +58,24 @@ def write_yaml(path: Path, header: str, node: Mapping[str, Any]) -> Path:
     return path
 
 
-def yaml_text(node: Mapping[str, Any]) -> str:
-    return "\n".join(yaml_lines(node)) + "\n"
+class Plain(yaml.SafeDumper):
+    """Four significant digits, and lists on one line."""
 
 
-def yaml_lines(node: Mapping[str, Any], indent: str = "") -> list[str]:
-    """Four significant digits; the terms of one pair on a line or two."""
-    lines = []
-    for key, value in node.items():
-        if not isinstance(value, Mapping):
-            lines.append(f"{indent}{key}: {number(value)}")
-        elif not value:
-            lines.append(f"{indent}{key}: {{}}")
-        else:
-            lines += [f"{indent}{key}:", *yaml_lines(value, indent + "  ")]
-    return lines
-
-
-def number(value: Any) -> str:
+def _number(plain: Plain, value: float) -> yaml.Node:
     """YAML reads 1e-05 as a string: an exponent needs a point before it."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(number, value))}]"
-    if not isinstance(value, float):
-        return "null" if value is None else str(value)
     short = f"{value:.4g}"
-    return short.replace("e", ".0e") if "e" in short and "." not in short else short
+    if "e" in short and "." not in short:
+        short = short.replace("e", ".0e")
+    kind = "int" if short.lstrip("-").isdigit() else "float"
+    return plain.represent_scalar(f"tag:yaml.org,2002:{kind}", short)
+
+
+Plain.add_representer(float, _number)
+Plain.add_representer(
+    list, lambda plain, value: plain.represent_sequence("tag:yaml.org,2002:seq", value, True)
+)
+
+
+def yaml_text(node: Mapping[str, Any]) -> str:
+    return yaml.dump(node, Dumper=Plain, sort_keys=False, allow_unicode=True, width=10**6)

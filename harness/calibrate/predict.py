@@ -36,10 +36,7 @@ def predict(cells: Path, out: Path) -> pd.DataFrame:
 def _read(cells: Path) -> pd.DataFrame:
     """A CSV file with at least COLUMNS and counts that are counts. An empty name stays one."""
     names = dict.fromkeys(COLUMNS[:2], str)
-    table = read_csv(cells, "--cells", keep_default_na=False, dtype=names)
-    absent = [column for column in COLUMNS if column not in table]
-    if absent:
-        raise UsageError(f"{cells} lacks {', '.join(absent)}; needed: {', '.join(COLUMNS)}")
+    table = read_csv(cells, "--cells", COLUMNS, keep_default_na=False, dtype=names)
     for column in COLUMNS[2:]:
         counts = pd.to_numeric(table[column], errors="coerce")
         bad = ~((counts >= 1) & (counts % 1 == 0) & (counts <= LARGEST))

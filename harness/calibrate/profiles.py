@@ -81,8 +81,7 @@ def read_profiles(directory: Path | None = None) -> list[Cells]:
         raise UsageError(f"{path}: a clean row holds a number that is not above 0")
     table = table.drop_duplicates(["device", "tp", "input_len", "batch", "p50_decode_s"])
     table = table.assign(
-        model=table.model.map({name: zoo.model_name(name) for name in table.model.unique()}),
-        device=table.device.map({name: zoo.device_name(name) for name in table.device.unique()}),
+        model=table.model.map(zoo.model_name), device=table.device.map(zoo.device_name)
     )
     return [_cells(key, rows) for key, rows in table.groupby(KEY)]
 
@@ -103,9 +102,4 @@ def read_table(path: Path, names: Sequence[str], numbers: Sequence[str]) -> pd.D
 
 def _cells(key: tuple[Any, ...], rows: pd.DataFrame) -> Cells:
     model, device, tp = key
-
-    def column(name: str) -> Floats:
-        return rows[name].to_numpy(np.float64)
-
-    times = column("p50_prefill_s"), column("p50_decode_s")
-    return Cells(model, device, int(tp), column("input_len"), column("batch"), *times)
+    return Cells(model, device, int(tp), *rows[NUMBERS[1:]].to_numpy(np.float64).T.copy())

@@ -6,6 +6,7 @@ becomes the zoo's names, SI units and the columns that `harness.fidelity replay`
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def offline_batches(directory: Path | None = None) -> pd.DataFrame:
     table = read_table(path, ["gpu", "engine", "model"], numbers)
     table = table[~table.model.isin(NOT_IN_ZOO)]
     table = table.assign(
-        model=table.model.map({name: zoo.model_name(name) for name in table.model.unique()}),
+        model=table.model.map(zoo.model_name),
         device=table.gpu.map(BENCH_DEVICE),
         engine=table.engine.map(BENCH_ENGINE),
         batch=table.batch_size,
@@ -79,14 +80,9 @@ def _sound(pair: tuple[Any, ...], rows: pd.DataFrame) -> pd.Series:
 def prefills(directory: Path | None = None, least_tokens: int = 1024) -> pd.DataFrame:
     """Aegaeon's clean prefill cells of at least `least_tokens`, where a device and not its
     launches sets the pace: model, device, tp, input_len, batch, prefill_s."""
-    rows = []
-    for cells in read_profiles(directory):
-        for length, batch, seconds in zip(
-            cells.input_len, cells.batch, cells.prefill_s, strict=True
-        ):
-            if length * batch >= least_tokens:
-                rows.append((cells.model, cells.device, cells.tp, length, batch, seconds))
-    return pd.DataFrame(rows, columns=["model", "device", "tp", "input_len", "batch", "prefill_s"])
+    columns = ["model", "device", "tp", "input_len", "batch", "prefill_s"]
+    table = pd.concat([pd.DataFrame(asdict(cells))[columns] for cells in read_profiles(directory)])
+    return table[table.input_len * table.batch >= least_tokens].reset_index(drop=True)
 
 
 def served_points(directory: Path | None = None) -> pd.DataFrame:
@@ -94,7 +90,7 @@ def served_points(directory: Path | None = None) -> pd.DataFrame:
     measured: `set` (kubecon, kubecon_prefix, trainval13 or eval38), run, stage, ttft_mean_s,
     tpot_mean_s, e2e_mean_s, e2e_p90_s, e2e_p99_s, and capacity_per_s where a stage shows it."""
     table = pd.concat([_kubecon(directory), _blis(directory)], ignore_index=True)
-    table["model"] = [zoo.model_name(name) for name in table.model]
+    table["model"] = table.model.map(zoo.model_name)
     table["distinct_prompts"] = 100
     table["tpot_mean_s"] = table.tpot_nominal_ms / 1e3
     for name in ("ttft_mean", "e2e_mean", "e2e_p90", "e2e_p99"):
@@ -134,7 +130,7 @@ def _blis(directory: Path | None) -> pd.DataFrame:
     # An overloaded run of which requests failed (SOURCE.txt, caveat 4), but for 8B, which held.
     table = table[(table.workload != "reasoning") | table.model.str.contains("8B")]
     return table.assign(
-        gpu=[zoo.device_name(name) for name in table.hardware],
+        gpu=table.hardware.map(zoo.device_name),
         num_gpus=table.tp,
         max_num_seqs=BLIS_SEQS,
         chunked_prefill=True,

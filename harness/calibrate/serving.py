@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.calibrate import zoo
 from harness.calibrate.profiles import Floats
-from harness.clock import Event, Loop
+from harness.clock import Loop
 from harness.cluster import Cluster
 from harness.configuration.config import build
 from harness.cost.hardware import Hardware
@@ -88,9 +88,11 @@ def running(
     recorder: Recorder,
     scheduler: Mapping[str, Any] | None = None,
     announce: Callable[[str], None] = lambda line: None,
+    name: str = NAME,
 ) -> Iterator[tuple[Cluster, Loop]]:
-    """`engine` with instances of `spec`, called NAME. `scheduler`: of a server's own."""
-    loop, models = engine.make_loop(), {NAME: spec}
+    """`engine` with instances of `spec`, which requests call `name`. `scheduler`: of a server's
+    own."""
+    loop, models = engine.make_loop(), {name: spec}
     with tempfile.TemporaryDirectory() as run_dir:
         experiment = Experiment(
             loop=loop, recorder=recorder, models=models, hardware=hardware,
@@ -111,20 +113,14 @@ class Timed:
         self.ended_s = -inf
         self.rows: list[tuple[float, ...]] = []
 
-    async def execute(
-        self,
-        batch: Batch,
-        *,
-        max_steps: int | None = None,
-        until: float = inf,
-        stop: Event | None = None,
-    ) -> int:
+    async def execute(self, batch: Batch, **how: Any) -> int:
+        """`how`: as in `Executor.execute`."""
         chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
         read = sum(request.computed_tokens + 1 for request in batch.decodes)
         work = Work.of(chunks, len(batch.decodes), read)
         waited = any(request.arrival_s <= self.ended_s for request in batch.requests)
         start_s = self.ended_s if waited else self._loop.now
-        steps = await self._instance.execute(batch, max_steps=max_steps, until=until, stop=stop)
+        steps = await self._instance.execute(batch, **how)
         self.ended_s = self._loop.now
         self.rows.append((*work, steps, self.ended_s - start_s))
         return steps

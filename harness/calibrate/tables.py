@@ -1,7 +1,13 @@
-"""Tables as commands read, show and write them: CSV files, the terminal's, and Markdown pages."""
+"""Tables as commands read, show and write them: CSV files, the terminal's, and Markdown pages.
+
+That what a command will write can be written is found out before minutes of measuring.
+"""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,13 +16,13 @@ from jinja2 import Environment, StrictUndefined
 from rich.console import Console
 from rich.table import Table
 
-from harness.calibrate.outputs import refusing
 from harness.errors import UsageError
 from harness.files import replaced
 
 
-def read_csv(path: Path, option: str = "", **how: Any) -> pd.DataFrame:
-    """The CSV file at `path`, which `option` gave; `how`: pandas' arguments."""
+def read_csv(path: Path, option: str = "", needed: Sequence[str] = (), **how: Any) -> pd.DataFrame:
+    """The CSV file at `path`, which `option` gave, with `needed` columns; `how`: pandas'
+    arguments."""
     what = f"{option} {path}".strip()
     try:
         table: pd.DataFrame = pd.read_csv(path, **how)
@@ -24,6 +30,8 @@ def read_csv(path: Path, option: str = "", **how: Any) -> pd.DataFrame:
         raise UsageError(f"{what} cannot be read: {error.strerror}") from error
     except ValueError as error:  # empty, not text, not CSV
         raise UsageError(f"{what} is not a CSV file: {error}") from error
+    if absent := [name for name in needed if name not in table]:
+        raise UsageError(f"{path} lacks {', '.join(absent)}; needed: {', '.join(needed)}")
     return table
 
 
@@ -69,3 +77,29 @@ def page(template: Path, **values: object) -> str:
     pages = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     pages.filters |= {"table": markdown, "signed": "{:+.1f}".format}
     return pages.from_string(template.read_text(encoding="utf-8")).render(values)
+
+
+def writable_file(path: Path, option: str) -> None:
+    """UsageError where no file can be written at `path`, which `option` gave."""
+    with refusing(path, option), tempfile.TemporaryFile(dir=path.parent):
+        folder = path.is_dir()
+    if folder:
+        raise UsageError(f"{option} {path} is a folder: give the name of a file")
+
+
+def writable_folder(path: Path, option: str) -> None:
+    """UsageError where no file can be written in `path`, which is made with its parents."""
+    with refusing(path, option):
+        there = next(each for each in (path, *path.absolute().parents) if each.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+
+
+@contextmanager
+def refusing(path: Path, option: str) -> Iterator[None]:
+    """UsageError where the block cannot write to `path`, which `option` gave."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: no name of a file
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{option} {path} cannot be written: {why}") from error

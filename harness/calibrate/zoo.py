@@ -58,6 +58,7 @@ def names(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
+@cache
 def model_name(name: str) -> str:
     """The zoo's name for `name`, which may be a public profile's (llama2_7b, qwen_7b_chat) or one
     with its maker (meta-llama/Llama-3.1-8B-Instruct)."""
@@ -69,6 +70,7 @@ def model_name(name: str) -> str:
     raise UsageError(f"model {name!r} is unknown; valid: {', '.join(names('model'))}")
 
 
+@cache
 def device_name(name: str) -> str:
     """The zoo's name for `name`, which may be short (A100) or a datasheet's (A100-SXM4-80GB)."""
     plain = name.lower().replace("-", "_").replace(" ", "_")

@@ -103,14 +103,8 @@ def refuse_dirty(papers: Papers) -> None:
 
 
 def locked(papers: Papers) -> dict[str, Any]:
-    figures = {
-        str(row.claim.figure): registration.Figure(
-            tuple(row.source.get("experiments", ())), tuple(row.source.get("runs", ()))
-        )
-        for _, rows in papers.values()
-        for row in rows
-        if row.source
-    }
+    every = [row for _, rows in papers.values() for row in rows]
+    figures = {str(row.claim.figure): row.source for row in every if row.source}
     return registration.lock(RULE, {name: paper for name, (paper, _) in papers.items()}, figures)
 
 
@@ -122,12 +116,8 @@ def _changes(papers: Papers, lock: Mapping[str, Any], why: str) -> list[Change]:
     found = []
     for paper, claim in registration.changed(before, lock):
         was, row = old.get(paper, {}).get(claim), now.get(paper, {}).get(claim)
-        if was is None and row is None:
-            named = {"rule": "the rule", "variations": "the variations"}
-            what = named.get(claim, "settings of its runs")
-            found.append(Change(today, paper, claim, what, "", "", "", "", why))
-            continue
         fields = registration.differences(
+            claim,
             was["registered"] if was else None,
             registration.registered(row.claim) if row else None,
         )

@@ -60,7 +60,7 @@ class Claim:
         for key, valid in (("relation", RELATIONS), ("effect", effects), ("cause", causes)):
             given, named = getattr(self, key), ", ".join(filter(None, valid))
             require(given in valid, f"{this}: {key}={given} is not one of {named}")
-        ends = self.published if isinstance(self.published, list) else [self.published]
+        ends = _listed(self.published)
         numbers = len(ends) in (1, 2) and all(_is_number(end) for end in ends)
         require(numbers, f"{this}: published={self.published} is no number or two")
         require(ends == sorted(ends), f"{this}: published={self.published} is no range")
@@ -88,15 +88,16 @@ class Claim:
     @property
     def ends(self) -> tuple[float, ...]:
         """The published number, or the two of a range."""
-        found = self.published if isinstance(self.published, list) else [self.published]
-        return tuple(map(float, found))
+        return tuple(map(float, _listed(self.published)))
 
     @property
     def expressions(self) -> list[Any]:
         """That give our value, or both of them."""
-        if self.value is None:
-            return []
-        return self.value if isinstance(self.value, list) else [self.value]
+        return [] if self.value is None else _listed(self.value)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _is_number(value: Any) -> bool:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from harness.calibrate.tables import page
 from harness.claims import judging
 from harness.claims.assess import BASE_PROFILE, Judged
 from harness.claims.judging import JUDGED, VERDICTS, Ours
@@ -27,32 +28,17 @@ Papers = Mapping[str, tuple[Paper, Sequence[Judged]]]
 
 
 def as_markdown(papers: Papers) -> str:
-    lines = ["# Do the papers' claims reproduce?", "", *counts(papers), ""]
-    lines += [
-        "The share is of the claims that have a verdict by their value (the first four columns): "
-        "those that are reproduced or show the trend; the last column counts claims that were not "
-        "exercised as failures. Of several readings of a sentence the worst counts. A *setting* "
-        "is no claim. Written by `python -m harness claims` from the figures' tables; `--check` "
-        "compares. "
-        "What was changed after a verdict was known is in [changes.csv](changes.csv); "
-        "[history.md](history.md) tells what came before registration.",
-        "", *_by_kind(papers), "",
-        "![Published effect and ours, one dot a claim](effects.png)", "",
-        "## Headlines", "",
-        f"Simulated values have two engine profiles: `{BASE_PROFILE}` (vLLM of 2024 in eager mode) "
-        f"and `{OTHER}`. **Bold**: the verdict depends on the profile.", "",
-    ]  # fmt: skip
-    for paper, judged in papers.values():
-        lines += [f"### {paper.short} ({paper.venue})", "", *headlines(judged), ""]
-    lines += ["## The rule", "", "```"]
-    lines += (judging.__doc__ or "").strip("\n").splitlines()
-    lines += ["```"]
-    for paper, judged in papers.values():
-        lines += ["", f"## {paper.title} ({paper.venue})", ""]
-        lines += [paper.note.strip(), ""] if paper.note else []
-        lines += _our_readings(judged)
-        lines += [*table(COLUMNS, map(_columns, judged))]
-    return "\n".join(lines) + "\n"
+    return page(
+        Path(__file__).with_name("templates") / "README.md",
+        counts=counts(papers),
+        kinds=_by_kind(papers),
+        profiles=(BASE_PROFILE, OTHER),
+        papers=list(papers.values()),
+        rule=(judging.__doc__ or "").strip("\n"),
+        headlines=headlines,
+        our_readings=_our_readings,
+        claims=lambda judged: table(COLUMNS, map(_columns, judged)),
+    )
 
 
 # --- how many
@@ -62,49 +48,42 @@ def counts(papers: Papers) -> list[str]:
     """A row for each paper and one for all of them."""
     head = ["paper", *VERDICTS, "reproduced or trend", "without arithmetic", NOT_EXERCISED_TOO]
     every = [each for _, judged in papers.values() for each in judged]
-    rows = [_counted(paper.short, judged) for paper, judged in papers.values()]
-    return [*table(head, [*rows, _counted("all", every)])]
+    rows = []
+    named = [(paper.short, judged) for paper, judged in papers.values()]
+    for name, judged in [*named, ("all", every)]:
+        run = [each for each in judged if each.kind not in ARITHMETIC]
+        more = share(run), share(judged, "not exercised")
+        rows.append([*_counted(name, judged, VERDICTS), *map(_percent, more)])
+    return table(head, rows)
 
 
-def _counted(name: str, judged: Sequence[Judged]) -> list[str]:
+def _counted(name: str, judged: Sequence[Judged], verdicts: Sequence[str]) -> list[str]:
     found = tally(judged)
-    run = [each for each in judged if each.kind not in ARITHMETIC]
-    numbers = [str(found[verdict]) for verdict in VERDICTS]
-    shares = share(judged), share(run), share(judged, "not exercised")
-    return [name, *numbers, *map(_percent, shares)]
+    return [name, *(str(found[each]) for each in verdicts), _percent(share(judged))]
 
 
 def _by_kind(papers: Papers) -> list[str]:
     """What the verdicts rest on; simulated ones by both engine profiles."""
     every = [each for _, judged in papers.values() for each in judged]
-    rows = []
+    rows: dict[str, Sequence[Judged]] = {}
     for kind in KINDS:
         of_kind = [each for each in every if each.kind == kind]
-        if kind == "simulated":
-            rows.append((f"simulated, {BASE_PROFILE}", of_kind))
-            twice = [each for each in of_kind if OTHER in each.profiles]
-            rows.append((f"of these with runs of both, {BASE_PROFILE}", twice))
-            rows.append(
-                (f"of these with runs of both, {OTHER}", [each.profiles[OTHER] for each in twice])
-            )
-        else:
-            rows.append((kind, of_kind))
+        twice = [each for each in of_kind if OTHER in each.profiles]
+        rows |= {kind: of_kind} if kind != "simulated" else {
+            f"simulated, {BASE_PROFILE}": of_kind,
+            f"of these with runs of both, {BASE_PROFILE}": twice,
+            f"of these with runs of both, {OTHER}": [each.profiles[OTHER] for each in twice],
+        }  # fmt: skip
     head = ["rests on", *VERDICTS[:6], "reproduced or trend"]
-    return table(head, (_of_kind(name, found) for name, found in rows))
+    return table(head, (_counted(name, found, VERDICTS[:6]) for name, found in rows.items()))
 
 
-def _of_kind(name: str, found: Sequence[Judged]) -> list[str]:
-    counted = tally(found)
-    return [name, *(str(counted[each]) for each in VERDICTS[:6]), _percent(share(found))]
-
-
-def _our_readings(judged: Sequence[Judged]) -> list[str]:
+def _our_readings(judged: Sequence[Judged]) -> Iterator[str]:
     found = Counter(each.verdict for each in judged if each.claim.our_reading)
-    if not found:
-        return []
-    told = ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
-    words = "the paper gives words only: the number or its tolerance is our reading"
-    return [f"In {found.total()} of the claims {words} ({told}).", ""]
+    if found:
+        told = ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
+        words = "the paper gives words only: the number or its tolerance is our reading"
+        yield f"In {found.total()} of the claims {words} ({told})."
 
 
 def _percent(value: float | None) -> str:

@@ -9,16 +9,15 @@ verdicts before and after.
 from __future__ import annotations
 
 import ast
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import pandas as pd
 import yaml
 
 from harness.claims.ledger import Claim, Paper
@@ -32,11 +31,6 @@ HERE = Path(__file__).resolve().parent
 IMPORTS = (ast.Import, ast.ImportFrom)
 RULE_CODE = ("judging", "kinds", "expressions", "assess")
 EXPERIMENTS = HERE.parents[1] / "conf" / "experiment"
-
-
-class Figure(NamedTuple):
-    experiments: tuple[str, ...]
-    config_hashes: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -84,12 +78,15 @@ def settings(experiments: tuple[str, ...]) -> str:
     return digest([yaml.safe_load(path.read_text()) for path in paths if path.is_file()])
 
 
-def lock(rule: int, papers: Mapping[str, Paper], figures: Mapping[str, Figure]) -> dict[str, Any]:
-    """`figures`: of each its experiments and the hashes of its runs' configurations."""
+def lock(
+    rule: int, papers: Mapping[str, Paper], figures: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """`figures`: the provenance of each, with its experiments and its runs by the hashes of their
+    configurations."""
     return {
         "rule": f"{rule}, {code()}",
         "settings": {
-            name: digest([settings(of.experiments), sorted(of.config_hashes)])
+            name: digest([settings(tuple(of.get("experiments", ()))), sorted(of.get("runs", ()))])
             for name, of in sorted(figures.items())
         },
         "variations": {name: digest(asdict(paper.variations)) for name, paper in papers.items()},
@@ -117,15 +114,19 @@ def _facts(lock: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
 
 
 def differences(
-    old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
+    fact: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
 ) -> Iterator[tuple[str, str, str]]:
-    """(what, before, after) of each registered field that differs; None: there is no such claim."""
-    if old is None or new is None:
+    """(what, before, after) of each registered field that differs; None: there is no such claim,
+    both: `fact` is none."""
+    if old is None and new is None:
+        named = {"rule": "the rule", "variations": "the variations"}
+        yield named.get(fact, "settings of its runs"), "", ""
+    elif old is None or new is None:
         yield ("added", "", _text(new)) if old is None else ("removed", _text(old), "")
-        return
-    for name in REGISTERED:
-        if old.get(name) != new.get(name):
-            yield name, _text(old.get(name)), _text(new.get(name))
+    else:
+        for name in REGISTERED:
+            if old.get(name) != new.get(name):
+                yield name, _text(old.get(name)), _text(new.get(name))
 
 
 def _text(value: Any) -> str:
@@ -134,9 +135,6 @@ def _text(value: Any) -> str:
 
 def appended(path: Path, changes: Sequence[Change]) -> str:
     """The content of changes.csv with `changes` at its end."""
-    text = io.StringIO(path.read_text(encoding="utf-8") if path.is_file() else "", newline="")
-    made = io.StringIO(newline="")
-    writer = csv.DictWriter(made, list(Change.__annotations__), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([*csv.DictReader(text), *map(asdict, changes)])
-    return made.getvalue()
+    before = [pd.read_csv(path, dtype=str, keep_default_na=False)] if path.is_file() else []
+    table = pd.concat([*before, pd.DataFrame(changes)])
+    return str(table.to_csv(index=False, lineterminator="\n"))

@@ -12,12 +12,13 @@ module fills `config_hash` itself.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from harness.experiments.points import Point
 from harness.files import write_text
@@ -90,7 +91,7 @@ def plain(value: str) -> str:
         return value
 
 
-def of_row(row: Mapping[str, str], runs: Sequence[Origin]) -> list[Origin]:
+def of_row(row: Mapping[Any, str], runs: Sequence[Origin]) -> list[Origin]:
     """Returns those of `runs` that the row names by their hashes, else those that agree with it;
     none where it names no trait of theirs, or says whose numbers it is made of (`inputs`). An
     option that a swept key hides counts where no run was swept over what the row says."""
@@ -127,30 +128,27 @@ def _has(run: Origin, key: str, value: str) -> bool:
 
 def add(path: Path, runs: Sequence[Origin]) -> None:
     """Adds COLUMNS to the CSV; every other value stays as it was written."""
-    rows = list(csv.DictReader(io.StringIO(path.read_text(), newline="")))
-    if not rows or not runs:
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    if table.empty or not runs:
         return
-    text = io.StringIO(newline="")
-    kept = [name for name in rows[0] if name not in COLUMNS]
-    writer = csv.DictWriter(text, [*kept, *COLUMNS], lineterminator="\n")
-    writer.writeheader()
-    told: dict[tuple[str, ...], dict[str, str]] = {}
-    traits = sorted(
-        {key for run in runs for key in run.traits} & set(rows[0]) | {*OTHERS, "config_hash"}
-    )
-    for row in rows:
-        key = tuple(row.get(name) or "" for name in traits)
+    traits = {key for run in runs for key in run.traits} | {*OTHERS, "config_hash"}
+    told: dict[tuple[str, ...], tuple[str, ...]] = {}
+    cells = []
+    for row in table.to_dict("records"):
+        key = tuple(row[name] for name in row if name in traits)
         if key not in told:
             told[key] = _cells(of_row(row, runs))
-        writer.writerow(row | told[key])
-    write_text(path, text.getvalue())
+        cells.append(told[key])
+    table = table.drop(columns=list(COLUMNS), errors="ignore")
+    table[list(COLUMNS)] = cells
+    write_text(path, table.to_csv(index=False, lineterminator="\n"))
 
 
-def _cells(runs: Sequence[Origin]) -> dict[str, str]:
+def _cells(runs: Sequence[Origin]) -> tuple[str, ...]:
     hashes = list(dict.fromkeys(run.config_hash for run in runs))
     schedules = list(dict.fromkeys(run.schedule_sha256[:DIGITS] for run in runs))
     verdicts = sorted({run.verdict for run in runs})
-    return dict(zip(COLUMNS, (_few(hashes), _few(schedules), " ".join(verdicts)), strict=True))
+    return _few(hashes), _few(schedules), " ".join(verdicts)
 
 
 def _few(names: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ class Point:
         return self.path
 
     def manifest(self) -> dict[str, Any]:
-        return self._file("manifest.json")
+        return read_json(self.folder / "manifest.json")
 
     def config_hash(self) -> str:
         """Names the run in a figure's rows where their other columns do not (`lineage`)."""
@@ -46,11 +46,8 @@ class Point:
         return found
 
     def verdict(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._file("summary.json")["verdict"]
+        found: dict[str, Any] = read_json(self.folder / "summary.json")["verdict"]
         return found
-
-    def _file(self, name: str) -> dict[str, Any]:
-        return read_json(self.folder / name)
 
 
 def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, again: bool) -> Point:

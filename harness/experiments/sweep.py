@@ -75,12 +75,10 @@ def intervals_table(runs: Runs) -> Table | None:
     heading, names = labels([list(setting) for setting in of_setting])
     title, shown = "mean and 95 % interval over seeds, VALID runs", (*OVER_SEEDS.values(), "runs")
     table = runs_table(title, heading, shown, min_width=6)
+    found = pd.DataFrame([flattened(run.summary) for _, run in runs]).reindex(columns=[*OVER_SEEDS])
     for name, numbers in zip(names, of_setting.values(), strict=True):
-        found = [flattened(runs[i][1].summary) for i in numbers]
-        cells = []
-        for metric in OVER_SEEDS:
-            values = [each[metric] for each in found if metric in each]
-            cells.append(_plus_minus(values) if len(values) == len(found) else "none")
+        columns = (found[metric].iloc[numbers] for metric in OVER_SEEDS)
+        cells = ["none" if each.isna().any() else _plus_minus(each.tolist()) for each in columns]
         table.add_row(escape(name), *cells, str(len(numbers)))
     return table
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from math import inf
@@ -32,7 +32,7 @@ from rich.console import Console
 from harness.calibrate.__main__ import main as calibrate
 from harness.configuration.command_line import INTERRUPTED, ends_in_order
 from harness.errors import RunError
-from harness.fidelity import commands
+from harness.fidelity import gpu, replay
 from harness.fidelity.arguments import (
     check,
     knee_folder,
@@ -69,24 +69,11 @@ def profile(arguments: argparse.Namespace) -> None:
         raise RunError("calibration failed")
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A point in one pass. `at_its_speed`: rows of the simulation at the real run's speed, none
-    where that cannot be told."""
-
-    name: str
-    workload: str
-    real: FinishedRun
-    rows: list[Row]
-    at_its_speed: list[Row]
-    known: Row  # what calibration knew of the machine: its pass and the times
-    source: str  # of the simulation's iteration times: measured, device law or datasheet
-
-
 def passes(
     arguments: argparse.Namespace, setting: Setting, knees: dict[str, float], console: Console
-) -> Iterator[Compared]:
-    """Every point of every pass, as it is done; fills `knees`."""
+) -> Iterator[tuple[str, Row, LoadPoint, Path, FinishedRun]]:
+    """Every point of every pass as it is served: its name, what its rows begin with, the folder of
+    its runs. Fills `knees`."""
     engine, keep = arguments.engine, arguments.keep
     for number in range(1, arguments.passes + 1):
         if arguments.calibrate and not arguments.keep:
@@ -102,9 +89,9 @@ def passes(
                 name = f"{workload} at {load:g} of {knees[workload]:.1f} requests/s, pass {number}"
                 real = serve(at, run_dir / engine, engine, keep)
                 times = time_scale(real, setting)
-                about = {"workload": workload, "load": load, "pass": number, "time_scale": times}
-                yield compared(name, real, at, run_dir, about)
                 status = real.summary["verdict"]["status"]
+                about = {"workload": workload, "load": load, "pass": number, "time_scale": times}
+                yield name, about | {"valid": status == "VALID"}, at, run_dir, real
                 speed = "?" if times is None else f"{times:.2f}"
                 said = f"{name}: {status}, iterations {speed} of the calibrated times"
                 console.print(said, soft_wrap=True)
@@ -116,42 +103,38 @@ def rotated(workloads: list[str], by: int) -> list[str]:
     return workloads[begin:] + workloads[:begin]
 
 
-def compared(name: str, real: FinishedRun, point: LoadPoint, run_dir: Path, about: Row) -> Compared:
-    about = about | {"valid": real.summary["verdict"]["status"] == "VALID"}
-
-    def errors(simulated: FinishedRun) -> list[Row]:
-        return [about | row for row in compare(real.summary, simulated.summary)]
-
-    simulated = simulate(real, point, run_dir / "sim")
-    (source,) = set(simulated.manifest["engine"]["step_times"].values())
-    as_calibrated, at_its_speed = errors(simulated), []
-    if about["time_scale"] is not None:
-        at_its_speed = errors(simulate(real, point, run_dir / "sim-speed", about["time_scale"]))
-    times = {"pass": about["pass"], **asdict(calibration(real, point.setting))}
-    return Compared(name, point.workload, real, as_calibrated, at_its_speed, times, source)
-
-
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Every point's rows, each with its workload and load, and what the runs ran on."""
     git = git_revision()  # before calibration writes a profile
     knees: dict[str, float] = {}
     scale, ttft_s, tbt_s = arguments.length_scale, arguments.ttft_s, arguments.tbt_s
     setting = Setting(arguments.model, profile_name(arguments), scale, ttft_s, tbt_s)
-    points = list(passes(arguments, setting, knees, console))
-    rows = [row for point in points for row in point.rows]
-    at_their_speed = [row for point in points for row in point.at_its_speed]
-    manifest = points[0].real.manifest
+    rows, at_their_speed, invalid = list[Row](), list[Row](), list[str]()
+    known, sources, synthetic = dict[int, Row](), dict[str, None](), dict[str, list[str]]()
+    manifest: Mapping[str, Any] = {}  # of the first
+    for name, about, point, folder, real in passes(arguments, setting, knees, console):
+        manifest = manifest or real.manifest
+        number, times = about["pass"], about["time_scale"]
+        simulated = simulate(real, point, folder / "sim")
+        rows += [about | row for row in compare(real.summary, simulated.summary)]
+        if times is not None:
+            again = simulate(real, point, folder / "sim-speed", times)
+            at_their_speed += [about | row for row in compare(real.summary, again.summary)]
+        invalid += [f"{name}: {why}" for why in real.summary["verdict"]["reasons"]]
+        # What calibration knew of the machine, and what the simulation's times are from.
+        known[number] = {"pass": number, **asdict(calibration(real, setting))}
+        sources |= dict.fromkeys(simulated.manifest["engine"]["step_times"].values())
+        if kinds := synthetic_kinds(real.manifest["dataset"]):
+            synthetic[point.workload] = kinds
     hardware = manifest["hardware"]
     where = f"{hardware['device']} ({hardware['name']})"
-    kinds = {point.workload: synthetic_kinds(point.real.manifest["dataset"]) for point in points}
-    reasons = ((point.name, point.real.summary["verdict"]["reasons"]) for point in points)
     targets = verdicts(rows, at_their_speed)
     return {
         "engine": arguments.engine,
         "model": manifest["choices"]["model"],
         "hardware": hardware["name"],
         "device": hardware["device"],
-        "basis": ", ".join(dict.fromkeys(point.source for point in points)),
+        "basis": ", ".join(sources),
         "machine": machine(),
         "git": git,
         "date_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -159,10 +142,10 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "num_requests": arguments.num_requests,
         "setting": asdict(setting),
         "num_passes": arguments.passes,
-        "synthetic": {workload: synthetic for workload, synthetic in kinds.items() if synthetic},
-        "calibrations": list({point.known["pass"]: point.known for point in points}.values()),
+        "synthetic": synthetic,
+        "calibrations": list(known.values()),
         "real_runs_kept": arguments.keep,
-        "invalid": [f"{name}: {why}" for name, each in reasons for why in each],
+        "invalid": invalid,
         "targets": targets,
         "headline": headline(targets, arguments.engine, where),
         "rows": over_passes(rows),
@@ -183,7 +166,7 @@ def parity(words: Sequence[str], console: Console) -> None:
 
 
 # Words that say that no engine is served here, but published runs are simulated.
-COMMANDS = {"replay": commands.replay_points, "gpu": commands.gpu_report}
+COMMANDS = {"replay": replay.main, "gpu": gpu.main}
 
 
 @ends_in_order

@@ -19,12 +19,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich.console import Console
 
 from harness.calibrate import zoo
 from harness.calibrate.profiles import read_table
 from harness.calibrate.published import folder, served_points
 from harness.calibrate.published_fit import FITTED_SETS
 from harness.calibrate.tables import save_csv
+from harness.configuration.command_line import parser
+from harness.fidelity.arguments import PUBLISHED
 from harness.fidelity.gpu_page import SAME, page
 from harness.fidelity.replay import COLUMNS, FOUND, PROFILE, Load, engine_config, simulated
 from harness.fidelity.requests import METRICS, RUNS, Run, curves, replay_run
@@ -32,6 +35,16 @@ from harness.files import make_folder, write_text
 
 # Busy: decodes and prompts at once, by Little's law, over max_num_seqs.
 LIGHT, KNEE = 0.3, 0.8
+
+
+def main(words: Sequence[str], console: Console) -> None:
+    made = parser("fidelity gpu", __doc__)
+    data = "the published runs; default: $HARNESS_DATA_DIR/gpu_e2e"
+    made.add_argument("--published", type=Path, metavar="DIR", help=data)
+    out = PUBLISHED / "gpu"
+    made.add_argument("--out", type=Path, default=out, metavar="DIR", help="%(default)s")
+    chosen = made.parse_args(words)
+    console.print(f"{report(chosen.published, chosen.out)}", soft_wrap=True)
 
 
 def report(published: Path | None, out: Path) -> Path:

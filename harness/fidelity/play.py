@@ -6,20 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
-from pathlib import Path
 
 import numpy as np
 
 from harness.calibrate import zoo
 from harness.calibrate.profiles import Floats
+from harness.calibrate.serving import running
 from harness.clock import Event, Loop
-from harness.configuration.config import build, class_of, settings
+from harness.configuration.config import build
 from harness.cost.hardware import Hardware
 from harness.device.block_pool import BlockPool
-from harness.engine_api import Engine, Experiment
+from harness.engine_api import Engine
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
-from harness.placement import Demand
 from harness.records.record import Recorder, TokenRecord
 from harness.request import Request
 
@@ -56,17 +55,8 @@ def play(
 
     limits: of the vllm system's configuration. Raises UsageError for what does not fit.
     """
-    node = zoo.node("system/vllm.yaml") | limits
-    system = class_of(node, "system")
-    config = settings(node, system, "system")
-    recorder, loop = Recorder(requests), engine.make_loop()
-    models = {model.name: model}
-    experiment = Experiment(
-        loop=loop, recorder=recorder, models=models, hardware=hardware, run_dir=Path(), seed=0,
-        placements=system.place(config, models, hardware, Demand({model.name: 1.0})),
-        scheduler={}, announce=lambda line: None,
-    )  # fmt: skip
-    with engine.start(experiment) as cluster:
+    recorder = Recorder(requests)
+    with running(engine, model, hardware, recorder, name=model.name) as (cluster, loop):
         room = min(one.kv.num_blocks * one.kv.block_tokens for one in cluster.instances)
         longest = max(r.prompt_tokens + r.output_tokens for r in requests)
         if longest > room:
@@ -74,6 +64,7 @@ def play(
         for instance in cluster.instances:
             for request in earlier:
                 _leave(request, instance.kv)
+        node = zoo.node("system/vllm.yaml") | limits
         policy = build(node, "system", loop=loop, cluster=cluster)
 
         async def main() -> None:

@@ -21,9 +21,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich.console import Console
 
 from harness.calibrate import zoo
 from harness.calibrate.tables import read_csv, write_csv
+from harness.configuration.command_line import parser
 from harness.configuration.config import settings
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
@@ -93,6 +95,27 @@ class Load:
 
 
 COLUMNS = tuple(field.name for field in fields(Load) if field.name != "warm")
+
+
+def main(words: Sequence[str], console: Console) -> None:
+    made = parser("fidelity replay", __doc__)
+    columns = f"CSV file with the columns {', '.join(COLUMNS)}"
+    made.add_argument("--points", type=Path, required=True, metavar="FILE", help=columns)
+    written = "CSV file to write: the same rows with the simulated numbers"
+    made.add_argument("--out", type=Path, required=True, metavar="FILE", help=written)
+    profile = "the engine, of conf/engine/profile (vllm_v1)"
+    made.add_argument("overrides", nargs="*", metavar="profile=NAME", help=profile)
+    chosen = made.parse_args(words)
+    name = PROFILE
+    for word in chosen.overrides:  # the last counts
+        key, equals, name = word.partition("=")
+        if key != "profile" or not equals:
+            raise UsageError(f"unknown override {word}; valid: profile=NAME")
+    result = replay(chosen.points, chosen.out, name)
+    num_simulated = int((result.reason == "").sum())
+    console.print(
+        f"{num_simulated} of {len(result)} points simulated: {chosen.out}", soft_wrap=True
+    )
 
 
 def replay(points: Path, out: Path, profile: str = PROFILE) -> pd.DataFrame:
@@ -197,10 +220,7 @@ def _capacity_per_s(load: Load, engine: SimEngine) -> float:
 
 def read(points: Path) -> tuple[pd.DataFrame, list[Load]]:
     """The table as it is, and its rows checked. Further columns are kept."""
-    table = read_csv(points, "--points", keep_default_na=False, dtype=str)
-    absent = [column for column in COLUMNS if column not in table]
-    if absent:
-        raise UsageError(f"{points} lacks {', '.join(absent)}; needed: {', '.join(COLUMNS)}")
+    table = read_csv(points, "--points", COLUMNS, keep_default_na=False, dtype=str)
     if table.empty:
         raise UsageError(f"--points {points} has no rows: each is a load to simulate")
     table = table.drop(columns=[name for name in (*FOUND, "reason") if name in table])

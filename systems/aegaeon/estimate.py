@@ -28,29 +28,16 @@ Terms = tuple[float, float, float]
 
 
 @dataclass(slots=True, frozen=True)
-class PrefillFit:
-    """Eq. 5 for a batch of one prompt, in seconds."""
+class Fit:
+    """Eq. 5 or 6 for one model: what its terms are multiplied by, in seconds."""
 
-    constants: Terms  # C1, C2, C3
+    constants: Terms  # C1, C2, C3, or C4, C5, C6
     r_squared: float
 
-    def __call__(self, spec: ModelSpec, prompt_tokens: int) -> float:
-        return summed(prefill_terms(spec, prompt_tokens), self.constants)
-
-
-@dataclass(slots=True, frozen=True)
-class DecodeFit:
-    """Eq. 6 for one decode step, in seconds, with one more term: C6 times the batch size.
-
-    The artifact appends this term. As printed, only the sum of contexts depends on the batch size,
-    and the equation explains little of the measured times.
-    """
-
-    constants: Terms  # C4, C5, C6
-    r_squared: float
-
-    def __call__(self, spec: ModelSpec, batch_size: int, context_tokens: int) -> float:
-        return summed(decode_terms(spec, batch_size, context_tokens), self.constants)
+    def seconds(self, terms: Terms) -> float:
+        """The sum of products, without NumPy: it is called often, and three numbers are few."""
+        first, second, third = self.constants
+        return terms[0] * first + terms[1] * second + terms[2] * third
 
 
 class Estimator:
@@ -63,10 +50,11 @@ class Estimator:
         self, profile: Profile, models: Mapping[str, ModelSpec], pcie_efficiency: float
     ) -> None:
         kinds = {kind(spec): spec for spec in models.values()}
-        prefill = {key: fit_prefill(profile, spec) for key, spec in kinds.items()}
-        decode = {key: fit_decode(profile, spec) for key, spec in kinds.items()}
-        self.prefill_fits = {name: prefill[kind(spec)] for name, spec in models.items()}
-        self.decode_fits = {name: decode[kind(spec)] for name, spec in models.items()}
+        fits = {
+            key: (fit_prefill(profile, spec), fit_decode(profile, spec))
+            for key, spec in kinds.items()
+        }
+        self._fits = {name: fits[kind(spec)] for name, spec in models.items()}
         self._models = models
         self._switch_s = {
             name: spec.weight_bytes / spec.tp / (profile.pcie_peak_bytes_per_s * pcie_efficiency)
@@ -80,21 +68,17 @@ class Estimator:
 
     def prefill_s(self, model: str, prompt_tokens: int) -> float:
         """Eq. 5 for one prompt."""
-        return self.prefill_fits[model](self._models[model], prompt_tokens)
+        return self._fits[model][0].seconds(prefill_terms(self._models[model], prompt_tokens))
 
     def decode_s(self, model: str, batch_size: int, context_tokens: int) -> float:
         """Eq. 6: one step of a batch whose contexts add up to `context_tokens`."""
-        return self.decode_fits[model](self._models[model], batch_size, context_tokens)
+        terms = decode_terms(self._models[model], batch_size, context_tokens)
+        return self._fits[model][1].seconds(terms)
 
 
 def kind(spec: ModelSpec) -> tuple[str, int]:
     """What is profiled once: the architecture and the degree of tensor parallelism."""
     return spec.name, spec.tp
-
-
-def summed(terms: Terms, constants: Terms) -> float:
-    """The sum of products, without NumPy: it is called often, and three numbers are few."""
-    return terms[0] * constants[0] + terms[1] * constants[1] + terms[2] * constants[2]
 
 
 def prefill_terms(spec: ModelSpec, tokens: int) -> Terms:
@@ -105,32 +89,35 @@ def prefill_terms(spec: ModelSpec, tokens: int) -> Terms:
 
 
 def decode_terms(spec: ModelSpec, batch_size: int, context_tokens: int) -> Terms:
-    """What C4 and C5 multiply in eq. 6, and the batch size, which C6 multiplies."""
+    """What C4 and C5 multiply in eq. 6, and the batch size, which C6 multiplies.
+
+    The artifact appends this last term. As printed, only the sum of contexts depends on the batch
+    size, and the equation explains little of the measured times.
+    """
     h, m = spec.hidden_size, spec.intermediate_size
     return 4.0 * h * h + 2.0 * h * m, 3.0 * h * context_tokens, float(batch_size)
 
 
-def fit_prefill(profile: Profile, spec: ModelSpec) -> PrefillFit:
+def fit_prefill(profile: Profile, spec: ModelSpec) -> Fit:
     """C1 to C3 of one model, fitted to the profile's times at `LENGTHS_TOKENS`."""
     lengths = lengths_of(spec)
-    terms = np.array([prefill_terms(spec, n) for n in lengths])
-    times_s = np.array([profile.prefill_s(spec, n) for n in lengths])
-    constants = least_squares(terms, times_s)
-    return PrefillFit(as_terms(constants), r_squared(times_s, terms @ constants))
+    times_s = [profile.prefill_s(spec, n) for n in lengths]
+    return fitted([prefill_terms(spec, n) for n in lengths], times_s)
 
 
-def fit_decode(profile: Profile, spec: ModelSpec) -> DecodeFit:
+def fit_decode(profile: Profile, spec: ModelSpec) -> Fit:
     """C4 to C6 of one model, fitted at `BATCH_SIZES` x `LENGTHS_TOKENS`."""
     cells = [(size, size * n) for size in BATCH_SIZES for n in lengths_of(spec)]
-    terms = np.array([decode_terms(spec, *cell) for cell in cells])
-    times_s = np.array([profile.decode_step_s(spec, *cell) for cell in cells])
+    times_s = [profile.decode_step_s(spec, *cell) for cell in cells]
+    return fitted([decode_terms(spec, *cell) for cell in cells], times_s)
+
+
+def fitted(of_cells: Sequence[Terms], times: Sequence[float]) -> Fit:
+    """times: in seconds, one for each cell."""
+    terms, times_s = np.array(of_cells), np.array(times)
     constants = least_squares(terms, times_s)
-    return DecodeFit(as_terms(constants), r_squared(times_s, terms @ constants))
-
-
-def as_terms(constants: Floats) -> Terms:
     first, second, third = constants.tolist()
-    return first, second, third
+    return Fit((first, second, third), r_squared(times_s, terms @ constants))
 
 
 def lengths_of(spec: ModelSpec) -> Sequence[int]:

@@ -8,11 +8,13 @@ instance is gone too starts anew.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from harness.request import Request
 from systems.aegaeon.store import Store, Value
 
 REQUEST, INSTANCE = "request/", "instance/"
+STORED = ("arrival_s", "model", "prompt_tokens", "output_tokens")  # of a request
 
 
 class Proxy:
@@ -84,20 +86,9 @@ def key(request: Request) -> str:
 
 
 def described(request: Request, instance: str | None) -> Value:
-    return {
-        "arrival_s": request.arrival_s,
-        "model": request.model,
-        "prompt_tokens": request.prompt_tokens,
-        "output_tokens": request.output_tokens,
-        "instance": instance,
-    }
+    return {name: getattr(request, name) for name in STORED} | {"instance": instance}
 
 
 def restored(name: str, value: Value) -> Request:
-    return Request(
-        request_id=int(name.removeprefix(REQUEST)),
-        arrival_s=float(value["arrival_s"] or 0.0),
-        model=str(value["model"]),
-        prompt_tokens=int(value["prompt_tokens"] or 0),
-        output_tokens=int(value["output_tokens"] or 0),
-    )
+    stored: dict[str, Any] = {name: value[name] for name in STORED}
+    return Request(int(name.removeprefix(REQUEST)), **stored)

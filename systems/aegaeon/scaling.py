@@ -16,6 +16,12 @@ from harness.clock import Event, Loop
 from harness.pooled.instance import PooledInstance
 from harness.request import Request
 
+NEEDS = {  # of an optimisation: what it needs, and why
+    "explicit_memory": ("component_reuse", "its buffers outlive a switch"),
+    "prefetch": ("explicit_memory", "it loads into the weights buffer"),
+    "fine_grained_sync": ("component_reuse", "restarts lose KV"),
+}
+
 
 @dataclass(kw_only=True, slots=True)
 class Optimisations:
@@ -27,16 +33,9 @@ class Optimisations:
     fine_grained_sync: bool  # §5.3: KV moves request by request, beside all other work
 
     def __post_init__(self) -> None:
-        if self.explicit_memory and not self.component_reuse:
-            raise ValueError(
-                "explicit_memory=true needs component_reuse=true: its buffers outlive a switch"
-            )
-        if self.prefetch and not self.explicit_memory:
-            raise ValueError(
-                "prefetch=true needs explicit_memory=true: it loads into the weights buffer"
-            )
-        if self.fine_grained_sync and not self.component_reuse:
-            raise ValueError("fine_grained_sync=true needs component_reuse=true: restarts lose KV")
+        for name, (needed, why) in NEEDS.items():
+            if getattr(self, name) and not getattr(self, needed):
+                raise ValueError(f"{name}=true needs {needed}=true: {why}")
 
 
 class Scaler:

@@ -73,71 +73,50 @@ class Aegaeon:
         self._variant = config.variants[config.variant]
         self._models = list(cluster.models)
         self._estimator = Estimator(cluster.profile, cluster.models, self._variant.pcie_efficiency)
-        self._prefillers: list[Prefiller] = []
-        self._decoders: list[Decoder] = []
         self._unified = config.schedule != "disaggregated"
-        if self._unified:
-            self._make_unified(cluster.pool)
-        else:
-            self._make_partitions(cluster.pool)
+        prefill, decode = self._scalers(cluster.pool)
+        pop_before_run = self._variant.pop_before_run
+        self._prefillers = [
+            Prefiller(each, loop, self._after_prefill, pop_before_run=pop_before_run)
+            for each in prefill
+        ]
+        self._decoders = [self._decoder(each) for each in decode]
         self._nodes = sorted({instance.node for instance in cluster.pool})
         if self._variant.pin_models_to_nodes:
-            prefill = [prefiller.instance for prefiller in self._prefillers]
-            check_nodes(self._nodes, prefill, [decoder.instance for decoder in self._decoders])
+            check_nodes(self._nodes, [s.instance for s in prefill], [s.instance for s in decode])
         self._prefillers_of = {
             model: self._serving(self._prefillers, model) for model in self._models
         }
         self._decoders_of = {model: self._serving(self._decoders, model) for model in self._models}
-        self._proxy = self._make_proxy(config.store)
-        self._register()
-
-    def _make_partitions(self, pool: Sequence[PooledInstance]) -> None:
-        """§4.1: one partition prefills, the other decodes."""
-        prefill, decode = partitions(pool, self._config.num_prefill)
-        for instance in prefill:
-            self._add_prefiller(self._scaler(instance))
-        for instance in decode:
-            self._add_decoder(self._scaler(instance))
-
-    def _make_unified(self, pool: Sequence[PooledInstance]) -> None:
-        """Fig. 6 (a) and (b): every instance does both."""
-        if self._config.num_prefill is not None:
-            raise ValueError(
-                f"system.num_prefill={self._config.num_prefill} is for schedule=disaggregated: "
-                f"with schedule={self._config.schedule} every instance prefills and decodes"
-            )
-        for instance in pool:
-            scaler = self._scaler(instance)
-            self._add_prefiller(scaler)
-            self._add_decoder(scaler)
-
-    def _scaler(self, instance: PooledInstance) -> Scaler:
-        on, once = self._config.scaling, self._variant.prefetch_once
-        return Scaler(instance, self._loop, on, prefetch_once=once)
-
-    def _make_proxy(self, store: StoreConfig) -> Proxy:
-        if store.restart_at_s is None:
-            return Proxy(open_empty_store(store), self._dispatch_prefill)
-        return MortalProxy(store, self._loop, self._dispatch_prefill, self._instance_with)
-
-    def _register(self) -> None:
-        for prefiller in self._prefillers:
-            role, instance = "both" if self._unified else "prefill", prefiller.instance
-            self._proxy.register(instance.name, role, instance.node)
-        for decoder in self._decoders if not self._unified else []:
-            self._proxy.register(decoder.instance.name, "decode", decoder.instance.node)
-
-    def _add_prefiller(self, scaler: Scaler) -> None:
-        self._prefillers.append(
-            Prefiller(
-                scaler,
-                self._loop,
-                self._after_prefill,
-                pop_before_run=self._variant.pop_before_run,
-            )
+        store = config.store
+        self._proxy = (
+            Proxy(open_empty_store(store), self._dispatch_prefill)
+            if store.restart_at_s is None
+            else MortalProxy(store, loop, self._dispatch_prefill, self._instance_with)
         )
+        for each in prefill:
+            role = "both" if self._unified else "prefill"
+            self._proxy.register(each.instance.name, role, each.instance.node)
+        for each in decode if not self._unified else []:
+            self._proxy.register(each.instance.name, "decode", each.instance.node)
 
-    def _add_decoder(self, scaler: Scaler) -> None:
+    def _scalers(self, pool: Sequence[PooledInstance]) -> tuple[list[Scaler], list[Scaler]]:
+        """Of the instances that prefill and of those that decode: two partitions (§4.1). In a
+        unified schedule (Fig. 6 (a) and (b)) every instance does both."""
+        config, once = self._config, self._variant.prefetch_once
+        if self._unified and config.num_prefill is not None:
+            raise ValueError(
+                f"system.num_prefill={config.num_prefill} is for schedule=disaggregated: "
+                f"with schedule={config.schedule} every instance prefills and decodes"
+            )
+        phases = [pool] if self._unified else [*partitions(pool, config.num_prefill)]
+        scalers = [
+            [Scaler(each, self._loop, config.scaling, prefetch_once=once) for each in phase]
+            for phase in phases
+        ]
+        return scalers[0], scalers[-1]
+
+    def _decoder(self, scaler: Scaler) -> Decoder:
         config = self._config
         assert config.tbt_s is not None
         limits = RoundLimits(
@@ -146,15 +125,9 @@ class Aegaeon:
             min_alpha=config.min_alpha,
             lookahead_tokens=config.lookahead_tokens,
         )
-        self._decoders.append(
-            Decoder(
-                scaler,
-                self._loop,
-                limits,
-                self._estimator,
-                reorder=partial(self._next_round, scaler.instance),
-                done=self._finished,
-            )
+        reorder = partial(self._next_round, scaler.instance)
+        return Decoder(
+            scaler, self._loop, limits, self._estimator, reorder=reorder, done=self._finished
         )
 
     def _next_round(
@@ -234,13 +207,6 @@ class Aegaeon:
         return [part for part in parts if part.instance.node == node]
 
     async def serve(self) -> None:
-        self._spawn_instances()
-        try:
-            await self._loop.wait(Event(self._loop))
-        finally:
-            self._proxy.close()
-
-    def _spawn_instances(self) -> None:
         parts: list[Prefiller | Decoder] = [*self._decoders]
         if self._unified:
             for prefiller, decoder in zip(self._prefillers, self._decoders, strict=True):
@@ -251,6 +217,10 @@ class Aegaeon:
             parts = [*self._prefillers, *self._decoders]
         for part in parts:
             self._loop.spawn(part.serve(), name=part.instance.name)
+        try:
+            await self._loop.wait(Event(self._loop))
+        finally:
+            self._proxy.close()
 
 
 async def prefills_first(schedule: str, prefiller: Prefiller, decoder: Decoder, loop: Loop) -> None:

@@ -75,10 +75,8 @@ def queued_moves(source: Load, others: Sequence[Load]) -> list[QueuedMove]:
     target = max(others, key=lambda load: (load.spare_blocks, load.name))
     left = (target.spare_blocks - own) / 2
     moves = []
-    for place in sorted(
-        range(len(source.queued_blocks)), key=lambda k: (source.queued_blocks[k], k)
-    ):
-        left -= source.queued_blocks[place]
+    for blocks, place in sorted((blocks, k) for k, blocks in enumerate(source.queued_blocks)):
+        left -= blocks
         if left < 0:
             break
         moves.append(QueuedMove(place, target.name))

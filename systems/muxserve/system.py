@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness.clock import Loop
 from harness.cluster import Cluster
+from harness.configuration.checks import one_of
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
@@ -38,10 +39,7 @@ class MuxServe:
         quotas: QuotaConfig
 
         def __post_init__(self) -> None:
-            if self.variant not in self.weights_share:
-                raise ValueError(
-                    f"variant={self.variant} is unknown; choose {' or '.join(self.weights_share)}"
-                )
+            one_of(self.variant, self.weights_share, "variant", "choose one of")
 
     @staticmethod
     def place(

@@ -80,10 +80,10 @@ def assign(request: Request, workers: Sequence[Batches], queue_slots: int) -> in
     """Adds a request to the first batch of its model with room, else as a new batch to the worker
     with the fewest batches. Returns the worker's index."""
     for i, batches in enumerate(workers):
-        batch = _batch_for(request, batches, queue_slots)
-        if batch is not None:
-            batch.append(request)
-            return i
+        for batch in batches:
+            if batch[0].model == request.model and len(batch) < queue_slots:
+                batch.append(request)
+                return i
     least = min(range(len(workers)), key=lambda i: len(workers[i]))
     workers[least].append([request])
     return least
@@ -107,10 +107,3 @@ def shortest_first(
     running = [] if preempts else batches[:1]
     ordered = [*running, *sorted(batches[len(running) :], key=left_s)]
     return [request for batch in ordered for request in batch]
-
-
-def _batch_for(request: Request, batches: Batches, queue_slots: int) -> list[Request] | None:
-    for batch in batches:
-        if batch[0].model == request.model and len(batch) < queue_slots:
-            return batch
-    return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness.clock import Loop
 from harness.cluster import Cluster
+from harness.configuration.checks import words
 from harness.cost.hardware import Hardware
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, pooled
@@ -14,6 +15,8 @@ from harness.request import Request
 from systems.serverlessllm.artifact import ArtifactConfig, ArtifactScheduler
 from systems.serverlessllm.loading import Loader
 from systems.serverlessllm.paper import PaperConfig, PaperScheduler
+
+VALID = {"variant": ("paper", "artifact"), "order": ("fcfs", "sjf")}
 
 
 class ServerlessLlm:
@@ -31,11 +34,7 @@ class ServerlessLlm:
         artifact: ArtifactConfig
 
         def __post_init__(self) -> None:
-            for name, valid in (("variant", ("paper", "artifact")), ("order", ("fcfs", "sjf"))):
-                if getattr(self, name) not in valid:
-                    raise ValueError(
-                        f"{name}={getattr(self, name)} is unknown; choose {' or '.join(valid)}"
-                    )
+            words(self, "", VALID)
 
     @staticmethod
     def place(
