@@ -139,13 +139,11 @@ class Schedule:
         columns = (self.arrival_s.tolist(), self.model, self.prompt_tokens.tolist())
         rows = zip(*columns, self.output_tokens.tolist(), strict=True)
         requests = [Request(i, *row) for i, row in enumerate(rows)]
-        for request, prompt in zip(requests, self.prompts or [], strict=False):
-            request.prompt = prompt
-        for request, segments in zip(requests, self.shared or [], strict=False):
-            request.shared = segments
-        priorities = [] if self.priority is None else self.priority.tolist()
-        for request, priority in zip(requests, priorities, strict=False):
-            request.priority = priority
+        priority = None if self.priority is None else self.priority.tolist()
+        more = {"prompt": self.prompts, "shared": self.shared, "priority": priority}
+        for name, column in more.items():
+            for request, value in zip(requests, column or [], strict=False):
+                setattr(request, name, value)
         return requests
 
     def sha256(self) -> str:

@@ -10,6 +10,7 @@ from math import ceil
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 
@@ -54,7 +55,9 @@ def _columns(text: str, ems: float) -> int:
 
 def _ems(text: str) -> float:
     """How wide `text` is, in font sizes."""
-    return float(TextPath((0.0, 0.0), text, size=1.0).get_extents().width)
+    outline = TextPath((0.0, 0.0), text, size=1.0)
+    drawn = outline.codes != TextPath.CLOSEPOLY  # whose points are none
+    return float(np.ptp(outline.vertices[drawn, 0]))
 
 
 def stamp(made: Figure, points: Iterable[Point], *notes: str) -> None:

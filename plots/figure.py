@@ -114,7 +114,7 @@ def of_paper(paper: str) -> Mapping[str, PaperFigure]:
 def draw(name: str, folder: Path) -> list[Path]:
     """Writes FIGURE.png and FIGURE.pdf beside the table in `folder`."""
     made = drawn(name, folder)
-    return [save(made, folder / f"{name}.pdf", keep=True), save(made, folder / f"{name}.png")]
+    return [save(made, folder / f"{name}{suffix}") for suffix in (".pdf", ".png")]
 
 
 def drawn(name: str, folder: Path) -> Figure:

@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
-import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import Bbox
@@ -23,27 +20,21 @@ from harness.files import replaced, writing
 from harness.records.run_folder import FinishedRun
 from plots.caption import caption, origins
 
-PALETTE = sns.color_palette("colorblind")
+# Not by pyplot, whose import takes as long as a small run, nor by a style library.
+LOOK = matplotlib.rc_params_from_file(
+    Path(__file__).with_name("look.mplstyle"), use_default_template=False
+)
+PALETTE: list[Any] = [to_rgb(colour) for colour in LOOK["axes.prop_cycle"].by_key()["color"]]
 MAX_POINTS = 2000  # points of a CDF or scatter: more cannot be told apart on paper
 DPI = 160
 
 
 def figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """A figure of `width` x `height` inches and its axes, row by row."""
-    sns.set_theme(
-        context="paper",
-        style="ticks",
-        palette=PALETTE,
-        rc={
-            "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.6,
-            "axes.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False,
-            "legend.frameon": False,
-        },
-    )  # fmt: skip
-    made, axes = plt.subplots(
-        rows, columns, figsize=(width, height), layout="constrained", squeeze=False
-    )
-    return made, list(axes.flat)
+    matplotlib.rcParams.update(LOOK)
+    made = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(made)
+    return made, list(made.subplots(rows, columns, squeeze=False).flat)
 
 
 def cdf(axes: Axes, values: npt.NDArray[np.float64], **line: Any) -> None:
@@ -116,16 +107,12 @@ def stamp_runs(made: Figure, runs: Sequence[FinishedRun], *notes: str) -> None:
     caption(made, " ".join([*said, *notes]), [*origins(manifests), ", ".join(hashes)])
 
 
-def save(made: Figure, path: Path, *, keep: bool = False) -> Path:
-    """Writes the figure in the format of `path` and, unless `keep`, closes it. Raises RunError
-    with the path and the operating system's words where that fails."""
-    try:
-        with writing(path), replaced(path) as temporary:
-            # A PDF would else differ by its date at every drawing.
-            said = str(made.get_label())
-            about = {"CreationDate": None} if path.suffix == ".pdf" else {"Description": said}
-            made.savefig(temporary, dpi=DPI, metadata=about)
-    finally:
-        if not keep:
-            plt.close(made)
+def save(made: Figure, path: Path) -> Path:
+    """Writes the figure in the format of `path`. Raises RunError with the path and the operating
+    system's words where that fails."""
+    with writing(path), replaced(path) as temporary:
+        # A PDF would else differ by its date at every drawing.
+        said = str(made.get_label())
+        about = {"CreationDate": None} if path.suffix == ".pdf" else {"Description": said}
+        made.savefig(temporary, dpi=DPI, metadata=about)
     return path

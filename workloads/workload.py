@@ -8,7 +8,7 @@ stretch time and to cut lengths leave a label alone. Does not know which engine 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,12 +59,8 @@ class Workload:
         synthetic: synthetic.SyntheticConfig | None  # null: nothing can stand in for the dataset
 
     def __init__(self, config: Config, data: DataHome, seed: int) -> None:
-        parts = (
-            config.prefixes, config.window, config.scale, config.arrivals, config.lengths,
-            config.models, config.text, config.synthetic, config.document,
-        )  # fmt: skip
-        for part in parts:
-            if part is not None:
+        for part in (getattr(config, each.name) for each in fields(config)):
+            if hasattr(part, "check"):
                 part.check()
         require(
             config.text is None or config.path is None,

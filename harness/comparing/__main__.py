@@ -15,11 +15,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -32,23 +31,13 @@ from harness.errors import UsageError
 from harness.files import write_text
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
-from harness.records.run_table import captions
+from harness.records.run_table import captions, numbers_table
 from harness.records.slo import slo_of
 
 STYLES = {"better": "green", "worse": "red"}
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A difference, what repeats of one run differ by (None: not measured, or simulated), and what
-    follows: better, worse or cannot tell, and why not if it is not for the interval."""
-
-    found: Difference
-    floor: float | None
-    verdict: str
-
-
-def judge(found: Difference, floor: float | None, *, live: bool, seeds: int) -> Judged:
+def judge(found: Difference, floor: float | None, *, live: bool, seeds: int) -> Difference:
     """The floor is of two single runs; over several seeds it shrinks with their root."""
     floor = floor / float(seeds**0.5) if floor is not None else None
     if live and floor is None and seeds == 1:
@@ -59,11 +48,11 @@ def judge(found: Difference, floor: float | None, *, live: bool, seeds: int) -> 
         why = " (floor)"
     else:
         better = (found.difference > 0) == found.metric.higher_is_better
-        return Judged(found, floor, "better" if better else "worse")
-    return Judged(found, floor, f"cannot tell{why}")
+        return replace(found, floor=floor, verdict="better" if better else "worse")
+    return replace(found, floor=floor, verdict=f"cannot tell{why}")
 
 
-def compare(reference: Arm, other: Arm) -> list[Judged]:
+def compare(reference: Arm, other: Arm) -> list[Difference]:
     """Every metric of `other` against `reference`, under the reference's SLO."""
     paired = pairs(reference, other)
     slo = slo_of(next(iter(paired.values()))[0].summary)
@@ -77,24 +66,21 @@ def compare(reference: Arm, other: Arm) -> list[Judged]:
     ]
 
 
-def table(reference: Arm, other: Arm, judged: Sequence[Judged], said: Sequence[str]) -> Table:
+def table(reference: Arm, other: Arm, judged: Sequence[Difference], said: Sequence[str]) -> Table:
     """Metrics in rows; `said` is written below."""
     title = f"B against A\nA  {reference.label}\nB  {other.label}"
     caption = "\n".join([_method(pairs(reference, other), judged), *said])
-    made = Table(title=escape(title), box=SIMPLE_HEAD, caption=escape(caption))
-    made.add_column("metric")
     floors = any(each.floor is not None for each in judged)
-    for name in ("A", "B", "difference (95 %)", *(["floor"] if floors else []), "verdict"):
-        made.add_column(name, justify="right")
+    names = ("A", "B", "difference (95 %)", *(["floor"] if floors else []), "verdict")
+    made = numbers_table("metric", names, title=escape(title), caption=escape(caption))
     for each in judged:
-        found = each.found
-        show, unit, of = _relative(found)
-        ends = f"{_signed(found.low * of)} to {_signed(found.high * of)}"
+        show, unit, of = _relative(each)
+        ends = f"{_signed(each.low * of)} to {_signed(each.high * of)}"
         made.add_row(
-            found.metric.name,
-            show(found.reference),
-            show(found.other),
-            f"{_signed(found.difference * of)}{unit} ({ends})",
+            each.metric.name,
+            show(each.value_of_reference),
+            show(each.value_of_other),
+            f"{_signed(each.difference * of)}{unit} ({ends})",
             *([f"{each.floor * of:.3g}{unit}" if each.floor is not None else ""] if floors else []),
             each.verdict,
             style=STYLES.get(each.verdict),
@@ -112,27 +98,25 @@ def _relative(found: Difference) -> tuple[Callable[[float], str], str, float]:
     if found.metric.unit == "share":
         return "{:.1%}".format, " pp", 100.0
     show = seconds if found.metric.unit == "s" else number
-    return (show, " %", 100 / found.reference) if found.reference else (show, "", 1.0)
+    of = found.value_of_reference
+    return (show, " %", 100 / of) if of else (show, "", 1.0)
 
 
-def _method(seeds: Mapping[int, tuple[FinishedRun, FinishedRun]], judged: Sequence[Judged]) -> str:
+def _method(
+    seeds: Mapping[int, tuple[FinishedRun, FinishedRun]], judged: Sequence[Difference]
+) -> str:
     named = ", ".join(map(str, seeds))
     every = sum(run.requests.num_rows for run, _ in seeds.values())
-    ended = min((each.found.num_requests for each in judged), default=0)
+    ended = min((each.num_requests for each in judged), default=0)
     lack = f", of which {every - ended:,} lack a time in one run" if ended < every else ""
     return f"{every:,} requests of seeds {named}{lack}. Each metric is judged by itself"
 
 
-def as_row(reference: Arm, other: Arm, judged: Judged) -> dict[str, Any]:
+def as_row(reference: Arm, other: Arm, judged: Difference) -> dict[str, Any]:
     """One row of --out."""
-    found = judged.found
-    return {
-        "reference": reference.label, "other": other.label, "metric": found.metric.name,
-        "unit": found.metric.unit, "value_of_reference": found.reference,
-        "value_of_other": found.other, "difference": found.difference, "low": found.low,
-        "high": found.high, "floor": judged.floor, "num_requests": found.num_requests,
-        "verdict": judged.verdict,
-    }  # fmt: skip
+    values = {each.name: getattr(judged, each.name) for each in fields(judged)}
+    about = {"metric": judged.metric.name, "unit": judged.metric.unit}
+    return {"reference": reference.label, "other": other.label} | values | about
 
 
 def compared(paths: Sequence[Path], *, anyway: bool, out: Path | None) -> Iterator[Table]:

@@ -7,6 +7,7 @@ devices, KV memory and versions may be what a comparison is about; that they dif
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from harness.records.run_folder import FinishedRun
@@ -52,14 +53,7 @@ def conditions(manifests: Sequence[dict[str, Any]]) -> list[str]:
         "engine": lambda manifest: manifest["engine_name"],
         "devices": _devices,
         "KV memory": lambda manifest: _kv_memory(manifest["engine"]),
-        "numpy": lambda manifest: manifest["versions"].get("numpy"),
-        "python": lambda manifest: manifest["versions"].get("python"),
-        "torch": lambda manifest: manifest["engine"].get(
-            "torch", manifest["versions"].get("torch")
-        ),
-        "vllm": lambda manifest: manifest["engine"].get(
-            "vllm_version", manifest["versions"].get("vllm")
-        ),
+        **{name: partial(_version, name=name) for name in ("numpy", "python", "torch", "vllm")},
     }
     by_source = all("sources" in manifest for manifest in manifests)
     if not by_source:
@@ -72,6 +66,12 @@ def conditions(manifests: Sequence[dict[str, Any]]) -> list[str]:
         if None not in values and len(set(values)) > 1:
             found.append(f"{name} ({'; '.join(map(str, values))})")
     return [*found, *_sources([manifest["sources"] for manifest in manifests if by_source])]
+
+
+def _version(manifest: dict[str, Any], name: str) -> str | None:
+    key = "vllm_version" if name == "vllm" else name
+    found: str | None = manifest["engine"].get(key, manifest["versions"].get(name))
+    return found
 
 
 def _devices(manifest: dict[str, Any]) -> str | None:

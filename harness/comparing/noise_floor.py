@@ -10,17 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import stdev
-
-import numpy as np
-from scipy.special import stdtrit
 
 from harness.comparing.arms import key
 from harness.comparing.conditions import valid
 from harness.comparing.paired import METRICS, measured
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_text
-from harness.records.interval import CONFIDENCE
+from harness.records.interval import interval
 from harness.records.run_folder import FinishedRun
 from harness.records.slo import slo_of
 
@@ -44,7 +40,8 @@ def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Pa
         folder = run.path.with_name(f"{run.path.name}-repeats") / str(number)
         announce(f"repeat {number} of {times}: {folder}")
         repeats.append(_repeat(run, folder))
-    values = {metric.name: [_value(each, metric.name) for each in repeats] for metric in METRICS}
+    measures = [measured(each, slo_of(each.summary)) for each in repeats]
+    values = {metric.name: [metric.value(run) for run in measures] for metric in METRICS}
     made = {
         "config_hash": run.manifest["config_hash"],
         "machine": repeats[0].manifest["machine"],
@@ -88,13 +85,9 @@ def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
     return found
 
 
-def _value(run: FinishedRun, name: str) -> float:
-    metric = next(each for each in METRICS if each.name == name)
-    values = measured(run, slo_of(run.summary))[metric.of]
-    return float(metric.statistic(values[np.isfinite(values)]))
-
-
 def _reach(values: Sequence[float]) -> float:
-    """95 of 100 differences of two more values are at most this, by Student's t."""
-    quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
-    return quantile * float(2**0.5) * stdev(values)
+    """95 of 100 differences of two more values are at most this: sqrt(2) times what the interval of
+    the mean of `values` would be for one value."""
+    found = interval(values)
+    assert found.half is not None
+    return found.half * float((2 * found.count) ** 0.5)

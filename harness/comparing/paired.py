@@ -9,7 +9,7 @@ would make t's too narrow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log10, sqrt
 from typing import Any
@@ -39,6 +39,11 @@ class Metric:
     higher_is_better: bool = False
     min_requests: int = 2
 
+    def value(self, run: Mapping[str, Floats]) -> float:
+        """The metric of one run, of which `measured` gave `run`."""
+        values = run[self.of]
+        return float(self.statistic(values[np.isfinite(values)]))
+
 
 METRICS = (
     Metric("TTFT mean", "s", "ttft_s", np.mean),
@@ -59,12 +64,14 @@ class Difference:
     """
 
     metric: Metric
-    reference: float
-    other: float
+    value_of_reference: float
+    value_of_other: float
     difference: float
     low: float
     high: float
     num_requests: int  # that have the value in both runs, over all pairs; others are left out
+    floor: float | None = None  # what repeats of one run differ by; None: not measured, simulated
+    verdict: str = ""  # better, worse or cannot tell, and why not if it is not for the interval
 
 
 def measured(run: FinishedRun, slo: Slo) -> dict[str, Floats]:

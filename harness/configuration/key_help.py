@@ -57,28 +57,17 @@ MEANINGS = "meanings.yaml"  # in conf/: of keys that are told once for many file
 ANY = re.compile(r"[A-Z]+")  # a part of a name that stands for any
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """What is said once for all keys that `name` fits: a dotted name, whose parts in capitals stand
-    for any name, dots included."""
-
-    name: str
-    words: str
-
-    @property
-    def of_many(self) -> bool:
-        return any(map(ANY.fullmatch, self.name.split(".")))
-
-    def fits(self, key: str) -> bool:
-        parts = (".+" if ANY.fullmatch(part) else re.escape(part) for part in self.name.split("."))
-        return re.fullmatch(r"\.".join(parts), key) is not None
-
-
-def read_meanings(conf: Path) -> list[Meaning]:
-    """Reads the meanings in the file's order; there are none without the file."""
+def read_meanings(conf: Path) -> dict[str, str]:
+    """What is said once for all keys that a dotted name fits; there is none without the file."""
     path = conf / MEANINGS
-    told = yaml.safe_load(path.read_text()) if path.is_file() else {}
-    return [Meaning(name, words) for name, words in told.items()]
+    told: dict[str, str] = yaml.safe_load(path.read_text()) if path.is_file() else {}
+    return told
+
+
+def pattern(name: str) -> re.Pattern[str]:
+    """The keys that `name` fits: its parts in capitals stand for any name, dots included."""
+    parts = (".+" if ANY.fullmatch(part) else re.escape(part) for part in name.split("."))
+    return re.compile(r"\.".join(parts))
 
 
 @dataclass(slots=True)
@@ -124,14 +113,15 @@ def overview(conf: Path) -> str:
 def keys(conf: Path) -> list[Key]:
     """The keys of conf/config.yaml and of every option of every group, in the files' order."""
     found: dict[str, Key] = {}
-    once = read_meanings(conf)
+    once = {name: (pattern(name), words) for name, words in read_meanings(conf).items()}
     for prefix, option, path in _files(conf):
         for name, value, meaning in described(path.read_text()):
-            known = next((meaning for meaning in once if meaning.fits(prefix + name)), None)
-            shared = known is not None and known.of_many
-            shown = known.name if known and shared else prefix + name
-            key = found.setdefault(shown, Key(shown, told=known.words if known else ""))
-            key.known_as.add(prefix + name)
+            own = prefix + name
+            fitting = (each for each, (keys, _) in once.items() if keys.fullmatch(own))
+            known = next(fitting, own)
+            shared = known != own  # it has parts in capitals
+            key = found.setdefault(known, Key(known, told=once[known][1] if known in once else ""))
+            key.known_as.add(own)
             if not shared:
                 key.values.setdefault(option, value)
             if path.parent.name == "base":

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from http.client import HTTPException
-from urllib.request import Request
 
-from harness.drivers.server import OPENER
+from harness.drivers.server import fetch
 from harness.errors import RunError
 
 TIMEOUT_S = 5.0
-MAX_BYTES = 8 << 20
 SAMPLE = re.compile(  # a label's value may have any character
     r"(?P<name>[\w:]+)_total(\{(?P<labels>.*)\})? (?P<value>\d+(\.\d+)?([eE][-+]?\d+)?)( -?\d+)?$"
 )
@@ -22,11 +20,10 @@ def counters(root: str, prefix: str, headers: Mapping[str, str]) -> dict[str, fl
     """The counters of `root`/metrics that begin with `prefix`, since the server's start, of all its
     engines and callers: `parse_counters`. Raises RunError where there is no such page."""
     try:
-        question = Request(f"{root}/metrics", headers=dict(headers))
-        with OPENER.open(question, timeout=TIMEOUT_S) as answer:
-            return parse_counters(answer.read(MAX_BYTES).decode(errors="replace"), prefix)
+        page = fetch(f"{root}/metrics", TIMEOUT_S, headers)
     except (OSError, HTTPException, ValueError) as error:
         raise RunError(f"{root} did not answer /metrics: {error}") from error
+    return parse_counters(page.decode(errors="replace"), prefix)
 
 
 def parse_counters(text: str, prefix: str) -> dict[str, float]:

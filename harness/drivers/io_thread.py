@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.clock import WallLoop
-from harness.drivers.kernel_stamps import ask_for_stamps
+from harness.drivers.kernel_stamps import StampedSocket, ask_for_stamps
 from harness.records.record import Recorder
 
 try:
@@ -42,12 +42,7 @@ class Reader(Protocol):
         ...
 
 
-class Transport(Protocol):
-    """A socket of the thread's."""
-
-    def write(self, data: bytes) -> None: ...
-
-    def abort(self) -> None: ...
+Transport = asyncio.Transport | StampedSocket  # a socket of the thread's: with TLS, or plain
 
 
 class IoThread:

@@ -7,14 +7,12 @@ import urllib.error
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from urllib.request import Request
 
-from harness.drivers.server import OPENER
+from harness.drivers.server import fetch
 from harness.errors import UsageError
 from harness.records.record import TokenRecord
 
 TIMEOUT_S = 10.0
-MAX_BYTES = 8 << 20
 SHOWN = 8
 
 
@@ -30,10 +28,8 @@ class Served:
 def list_models(url: str, headers: Mapping[str, str]) -> Served:
     """The models that the server lists, which not every server does. Raises UsageError where
     nothing answers."""
-    question = Request(f"{url}/models", headers=dict(headers))
     try:
-        with OPENER.open(question, timeout=TIMEOUT_S) as answer:
-            return parse_models(answer.read(MAX_BYTES))
+        return parse_models(fetch(f"{url}/models", TIMEOUT_S, headers))
     except urllib.error.HTTPError as error:
         error.close()
         return Served(refusal=f"HTTP {error.code}")

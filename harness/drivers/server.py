@@ -23,11 +23,20 @@ SUPERVISOR = Path(__file__).with_name("supervisor.py")
 GRACE_S = 10.0  # between asking a server to end and killing it; vLLM takes 1 to 2
 TAIL_BYTES = 16384
 
-# Never through a proxy: the servers are on this machine.
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+MAX_BYTES = 8 << 20  # of an answer to one question
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
 
 LOG_PREFIX = re.compile(r"^(\(\w+ pid=\d+\) )?(\w+ [\d-]+ [\d:]+ \[\S+:\d+\] ?)?\s*")
 ROOT_CAUSE = re.compile(r"^[\w.]*(Error|Exception): .+")
+
+
+def fetch(
+    url: str, timeout_s: float, headers: Mapping[str, str] | None = None, body: bytes | None = None
+) -> bytes:
+    """The answer to a GET or, with a `body`, a POST. Raises OSError or HTTPException."""
+    question = urllib.request.Request(url, body, dict(headers or {}))
+    with DIRECT.open(question, timeout=timeout_s) as answer:
+        return bytes(answer.read(MAX_BYTES))
 
 
 def free_ports(count: int) -> list[int]:
@@ -80,10 +89,10 @@ class Server:
 
     def is_up(self) -> bool:
         try:
-            with OPENER.open(f"{self.url}/health", timeout=2) as answer:
-                return bool(answer.status == 200)
+            fetch(f"{self.url}/health", timeout_s=2)
         except OSError:
             return False
+        return True
 
     def watch(self, on_death: Callable[[], None]) -> None:
         """Has another thread call `on_death` when the server ends before `stop`."""

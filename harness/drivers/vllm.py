@@ -10,7 +10,6 @@ import json
 import os
 import re
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from harness.drivers.fleet import running, watch
 from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_thread import IoThread
 from harness.drivers.replay import replaying
-from harness.drivers.server import OPENER, Plan, Server
+from harness.drivers.server import Plan, Server, fetch
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import RunError
 from harness.files import write_text
@@ -44,6 +43,7 @@ REQUEST_FIELDS = {
     "ignore_eos": True,
     "stream_options": {"include_usage": True, "continuous_usage_stats": True},
 }
+JSON = {"Content-Type": "application/json"}
 WARMUP_PROMPT_TOKENS = 32
 WARMUP_OUTPUT_TOKENS = 8
 ASK_TIMEOUT_S = 120.0  # of one question outside the run; a first answer may compile kernels
@@ -155,7 +155,7 @@ class VllmEngine:
         return Target(
             root=server.url,
             url=f"{server.url}/v1/completions",
-            headers={"Content-Type": "application/json"},
+            headers=JSON,
             body=body,
             timeout_s=self._config.request_timeout_s,
             allow_early_end=False,
@@ -254,12 +254,9 @@ def device_names(info: Mapping[str, Any]) -> set[str]:
 def _ask(server: Server, path: str, body: Mapping[str, Any] | None = None) -> Any:
     """A JSON answer, to a GET or, with a body, a POST."""
     data = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json"}
-    question = urllib.request.Request(server.url + path, data, headers)
     try:
-        with OPENER.open(question, timeout=ASK_TIMEOUT_S) as answer:
-            return json.load(answer)
-    except (urllib.error.URLError, OSError) as error:
+        return json.loads(fetch(server.url + path, ASK_TIMEOUT_S, JSON, data))
+    except OSError as error:
         said = error.read().decode() if isinstance(error, urllib.error.HTTPError) else ""
         raise RunError(
             f"{server.name} did not answer {path}: {error} {said[:200]}; its log is "

@@ -101,9 +101,7 @@ def _on_time_tokens(log: TokenLog, lateness_s: Floats) -> Ints:
 
 def _time_shares(log: TokenLog, slo: Slo, lateness_s: Floats) -> Floats:
     shares = np.where(log.completed, 1.0, 0.0)
-    latest_s = np.full(len(log), -np.inf)
-    if len(lateness_s):
-        latest_s[log.started] = np.maximum.reduceat(lateness_s, log.start[log.started])
+    latest_s = log.largest(lateness_s, -np.inf)
     for row in np.flatnonzero(log.completed & (latest_s > GRACE_S)):
         start = log.start[row]
         times_s = log.times_s[start : start + log.num_tokens[row]] - log.arrival_s[row]

@@ -8,7 +8,7 @@ neither.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -22,9 +22,7 @@ Event = Mapping[str, Any]  # a row of Recorder.events
 def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, Any]:
     """`switches`, `busy_share`, `host_full`, `slot_gpu_seconds`, `moved_bytes`, `kv_moves` and
     `lease_seconds`, as far as `events` tell of them: keys of summary.json."""
-    of: defaultdict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        of[event["kind"]].append(event)
+    of = _grouped(events, lambda event: event["kind"])
     found = {
         "switches": _switches(of["switch"]),
         "busy_share": _busy_share(of["run"], duration_s),
@@ -36,8 +34,7 @@ def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, An
         ),
         # By purpose: bytes of weights and KV that moved between memories, of each device.
         "moved_bytes": _totals(
-            (each["fields"]["purpose"], each["fields"]["bytes"])
-            for each in [*of["transfer"], *of["kv_move"]]
+            (_purpose(each), each["fields"]["bytes"]) for each in [*of["transfer"], *of["kv_move"]]
         ),
         "kv_moves": _kv_moves(of["kv_move"], of["server_paging"]),
         "lease_seconds": _lease_seconds(of["lease"]),
@@ -48,8 +45,20 @@ def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, An
     return {key: value for key, value in found.items() if value}
 
 
+def _grouped(events: Iterable[Event], by: Callable[[Event], str]) -> defaultdict[str, list[Event]]:
+    """The events by what `by` says of each."""
+    groups: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        groups[by(event)].append(event)
+    return groups
+
+
 def _length_s(event: Event) -> Any:
     return event["end_s"] - event["start_s"]
+
+
+def _purpose(event: Event) -> str:
+    return str(event["fields"]["purpose"])
 
 
 def _totals(parts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -84,9 +93,6 @@ def _kv_moves(moves: Sequence[Event], of_servers: Sequence[Event]) -> dict[str, 
     """Counts, by purpose, how many requests' KV moved in how many copies, its bytes (of each
     device), and seconds in which some such copy was under way. A server's plug-in counts them
     itself."""
-    of: defaultdict[str, list[Event]] = defaultdict(list)
-    for event in moves:
-        of[event["fields"]["purpose"]].append(event)
     counted = {
         purpose: {
             "copies": int(moved["copies"]),
@@ -99,12 +105,12 @@ def _kv_moves(moves: Sequence[Event], of_servers: Sequence[Event]) -> dict[str, 
     }
     return counted | {
         purpose: {
-            "copies": len(of[purpose]),
-            "requests": sum(len(each["fields"]["requests"]) for each in of[purpose]),
-            "bytes": sum(each["fields"]["bytes"] for each in of[purpose]),
-            "seconds": covered_s(of[purpose]),
+            "copies": len(copies),
+            "requests": sum(len(each["fields"]["requests"]) for each in copies),
+            "bytes": sum(each["fields"]["bytes"] for each in copies),
+            "seconds": covered_s(copies),
         }
-        for purpose in sorted(of)
+        for purpose, copies in sorted(_grouped(moves, _purpose).items())
     }
 
 
@@ -122,17 +128,14 @@ def _lease_seconds(leases: Sequence[Event]) -> dict[str, float]:
 def host_full(events: Iterable[Event]) -> dict[str, dict[str, float]]:
     """Tells of each node whose host KV cache had no room for KV that was to leave a device: how
     often, and the seconds in which anybody waited for it, to the run's end where it never came."""
-    waits: defaultdict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        if event["kind"] == "host_full":
-            waits[event["instance"]].append(event)
+    waits = _grouped(events, lambda event: event["kind"])["host_full"]
     return {
         node: {
             "num_waits": len(of_node),
             "seconds": covered_s(of_node),
             "host_kv_bytes": of_node[0]["fields"]["host_kv_bytes"],
         }
-        for node, of_node in sorted(waits.items())
+        for node, of_node in sorted(_grouped(waits, lambda event: event["instance"]).items())
     }
 
 

@@ -25,7 +25,8 @@ def littles_law(log: TokenLog) -> dict[str, Any]:
     """
     done, duration_s = log.completed & log.started, log.duration_s
     lambda_w = float(log.e2e_s[done].sum()) / duration_s if duration_s > 0 else 0.0
-    in_system_s = _occupied_s(log.sent_s[done], _latest_s(log)[done])
+    # The latest token, wherever in its request's list it stands.
+    in_system_s = _occupied_s(log.sent_s[done], log.largest(log.times_s, np.nan)[done])
     mean_in_system = in_system_s / duration_s if duration_s > 0 else 0.0
     return {
         "l": mean_in_system,
@@ -42,11 +43,3 @@ def _occupied_s(enters_s: Floats, leaves_s: Floats) -> float:
     order = np.argsort(times_s, kind="stable")
     present = np.cumsum(change[order])
     return float((present[:-1] * np.diff(times_s[order])).sum())
-
-
-def _latest_s(log: TokenLog) -> Floats:
-    """The latest token of each request, wherever in its list it stands; nan: none came."""
-    latest = np.full(len(log), np.nan)
-    if log.started.any():
-        latest[log.started] = np.maximum.reduceat(log.times_s, log.start[log.started])
-    return latest

@@ -53,12 +53,6 @@ class TokenRecord:
             return np.empty(0)
         return np.concatenate([segment.times_s() for segment in self.segments])
 
-    def chunk_tokens(self) -> npt.NDArray[np.int32]:
-        """Tokens per streamed chunk, in order; all ones where each token came by itself."""
-        if not self.segments:
-            return np.empty(0, np.int32)
-        return np.concatenate([segment.chunk_tokens() for segment in self.segments])
-
 
 @mypyc_attr(acyclic=True)
 class Segment:
@@ -79,9 +73,6 @@ class Segment:
         k = np.arange(1, self.num_tokens + 1, dtype=np.float64)
         return self.start_s + k * self.step_s + self.growth_s * k * (k - 1) / 2
 
-    def chunk_tokens(self) -> npt.NDArray[np.int32]:
-        return np.ones(self.num_tokens, np.int32)
-
 
 @mypyc_attr(acyclic=True)
 class Chunk(Segment):
@@ -91,9 +82,6 @@ class Chunk(Segment):
 
     def __init__(self, time_s: float, num_tokens: int) -> None:
         super().__init__(time_s, num_tokens, 0.0, 0.0)
-
-    def chunk_tokens(self) -> npt.NDArray[np.int32]:
-        return np.array([self.num_tokens], np.int32)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -93,7 +93,7 @@ def title(manifest: Mapping[str, Any]) -> str:
 
 def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
     """The table at the end of a run, for a rich console."""
-    latency = _table("latency", COLUMNS.values(), title=escape(title(manifest)))
+    latency = numbers_table("latency", COLUMNS.values(), title=escape(title(manifest)))
     for key, name in LATENCIES.items():
         latency.add_row(name, *(cell(summary[key], column) for column in COLUMNS))
         if within := summary.get("intervals_95", {}).get(key):
@@ -103,8 +103,8 @@ def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
     return Group(latency, *by_model, _totals(summary, manifest), *_warnings(summary))
 
 
-def _table(first: str, others: Iterable[str], **options: Any) -> Table:
-    """A table without rows: `first` and the `others` are its columns."""
+def numbers_table(first: str, others: Iterable[str], **options: Any) -> Table:
+    """A table without rows: `first` and the `others`, of numbers, are its columns."""
     table = Table(first, box=SIMPLE_HEAD, **options)
     for name in others:
         table.add_column(name, justify="right")
@@ -113,7 +113,7 @@ def _table(first: str, others: Iterable[str], **options: Any) -> Table:
 
 def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
     """SLO attainment of the most requested models."""
-    table = _table("SLO attainment by model", ("requests", "token", "time", "request"))
+    table = numbers_table("SLO attainment by model", ("requests", "token", "time", "request"))
     for name, row in list(models.items())[:MAX_MODELS]:
         shares = (share(row["slo_attainment"][kind]) for kind in ("token", "time", "request"))
         table.add_row(escape(name), str(row["num_requests"]), *shares)

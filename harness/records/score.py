@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from harness.configuration.checks import one_of
 from harness.configuration.command_line import ends_in_order, parser
@@ -31,41 +29,29 @@ from harness.files import write_text
 from harness.records.attainment import Attained
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
-from harness.records.run_table import share
+from harness.records.run_table import numbers_table, share
 from harness.records.slo import Slo, slo_of
 from harness.records.token_log import TokenLog
 
 LIMITS = [field.name for field in fields(Slo.Config) if field.name != "name"]
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+def scored(run: FinishedRun, slo: Slo) -> dict[str, Any]:
     """One row: attainment by the three definitions; None as in summary.json, where the times of
     single tokens are not known."""
-
-    run: str
-    slo: str
-    ttft_s: float
-    tbt_s: float
-    request: float
-    token: float | None
-    time: float | None
-    goodput_per_s: float | None
-
-
-def scored(run: FinishedRun, slo: Slo) -> Score:
     log = TokenLog.from_table(run.requests)
     attained, known = Attained.of(log, slo), run.summary["slo_attainment"]["token"] is not None
-    return Score(
-        run=run.path.name,
-        slo=slo.name,
-        ttft_s=slo.ttft_s,
-        tbt_s=slo.tbt_s,
-        request=attained.request,
-        token=attained.token if known else None,
-        time=attained.time if known else None,
-        goodput_per_s=float(attained.good.sum()) / log.duration_s if log.duration_s > 0 else None,
-    )
+    good = float(attained.good.sum())
+    return {
+        "run": run.path.name,
+        "slo": slo.name,
+        "ttft_s": slo.ttft_s,
+        "tbt_s": slo.tbt_s,
+        "request": attained.request,
+        "token": attained.token if known else None,
+        "time": attained.time if known else None,
+        "goodput_per_s": good / log.duration_s if log.duration_s > 0 else None,
+    }
 
 
 def slo_named(words: str, run: FinishedRun) -> Slo:
@@ -98,20 +84,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = about.parse_args(arguments)
     runs = [FinishedRun.load(path) for path in chosen.runs]
     rows = [scored(run, slo_named(words, run)) for run in runs for words in chosen.slo]
-    table = Table("run", "SLO", box=SIMPLE_HEAD)
-    for name in ("TTFT", "TBT", "requests", "tokens", "time", "goodput/s"):
-        table.add_column(name, justify="right")
+    table = numbers_table("run", ("SLO", "TTFT", "TBT", "requests", "tokens", "time", "goodput/s"))
+    table.columns[1].justify = "left"
+    shown: tuple[Callable[[Any], str], ...] = (
+        escape, escape, seconds, seconds, share, share, share, number,
+    )  # fmt: skip
     for row in rows:
-        table.add_row(
-            escape(row.run), escape(row.slo), seconds(row.ttft_s), seconds(row.tbt_s),
-            share(row.request), share(row.token), share(row.time), number(row.goodput_per_s),
-        )  # fmt: skip
+        table.add_row(*(show(value) for show, value in zip(shown, row.values(), strict=True)))
     Console().print(table)
     if chosen.out is not None:
         text = StringIO()
-        writer = csv.DictWriter(text, [each.name for each in fields(Score)], lineterminator="\n")
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(map(asdict, rows))
+        writer.writerows(rows)
         write_text(chosen.out, text.getvalue())
     return 0
 

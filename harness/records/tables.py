@@ -41,6 +41,8 @@ REQUESTS = pa.schema(
         ("buffered", pa.bool_()),
     ]
 )
+OF_REQUEST = ("request_id", "model", "arrival_s", "prompt_tokens", "output_tokens")
+OF_RECORD = ("instance", "sent_s", "status", "num_preemptions")
 REPORTED = {  # columns of REQUESTS, and the fields of `Reported` that they hold
     "server_prompt_tokens": "prompt_tokens",
     "cached_tokens": "cached_tokens",
@@ -86,22 +88,14 @@ def _encoded(objects: list[dict[str, Any]]) -> list[str]:
 
 def _batch(records: Sequence[TokenRecord]) -> pa.RecordBatch:
     requests = [record.request for record in records]
-    times, chunks = _token_lists(records)
-    columns = {
-        "request_id": [request.request_id for request in requests],
-        "model": [request.model for request in requests],
-        "instance": [record.instance for record in records],
-        "arrival_s": [request.arrival_s for request in requests],
-        "sent_s": [record.sent_s for record in records],
-        "prompt_tokens": [request.prompt_tokens for request in requests],
-        "output_tokens": [request.output_tokens for request in requests],
-        "status": [record.status for record in records],
-        # Only text that UTF-8 can hold: one lone surrogate would cost the file of all requests.
-        "error": [record.error.encode(errors="replace").decode() for record in records],
-        "num_preemptions": [record.num_preemptions for record in records],
-        "token_times_s": times,
-        "chunk_tokens": chunks,
+    columns: dict[str, Any] = {
+        name: list(map(attrgetter(name), rows))
+        for rows, names in ((requests, OF_REQUEST), (records, OF_RECORD))
+        for name in names
     }
+    # Only text that UTF-8 can hold: one lone surrogate would cost the file of all requests.
+    columns["error"] = [record.error.encode(errors="replace").decode() for record in records]
+    columns["token_times_s"], columns["chunk_tokens"] = _token_lists(records)
     return pa.record_batch(columns | _reported(records), schema=REQUESTS)
 
 

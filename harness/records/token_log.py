@@ -121,6 +121,13 @@ class TokenLog:
         rank -= np.repeat(self.start, self.num_tokens)
         return rank
 
+    def largest(self, values: Floats, absent: float) -> Floats:
+        """The largest of each request's `values`, one a token; `absent`: it has no token."""
+        found = np.full(len(self), absent)
+        if len(values):
+            found[self.started] = np.maximum.reduceat(values, self.start[self.started])
+        return found
+
     @property
     def one_token_chunks(self) -> bool:
         return len(self.chunk_tokens) == len(self.times_s)

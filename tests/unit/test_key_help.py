@@ -70,4 +70,4 @@ def test_what_is_told_once_stands_for_any_name_and_comes_first(tmp_path: Path) -
 
 def test_every_meaning_is_of_a_key() -> None:
     found = {key.name for key in keys(ROOT / "conf")}
-    assert [each.name for each in read_meanings(ROOT / "conf") if each.name not in found] == []
+    assert [name for name in read_meanings(ROOT / "conf") if name not in found] == []

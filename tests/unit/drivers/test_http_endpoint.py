@@ -26,7 +26,7 @@ def test_tokens_are_stamped_between_their_write_and_the_end(tmp_path: Path) -> N
     script = Script(ttft_s=0.05, gap_s=0.02)
     (record,), server, _ = replay(script, tmp_path)
     assert (record.status, record.error) == ("completed", "")
-    assert record.chunk_tokens().tolist() == [1] * ASKED
+    assert [each.num_tokens for each in record.segments] == [1] * ASKED
     assert record.request.generated_tokens == ASKED
     times = record.token_times_s()
     first_write, *_, last_write = server.answers[0].writes_s[:ASKED]
@@ -43,13 +43,13 @@ def test_a_stall_shows_where_it_was(tmp_path: Path) -> None:
 
 def test_tokens_of_one_event_are_one_chunk(tmp_path: Path) -> None:
     (record,), _, _ = replay(Script(tokens_per_event=4), tmp_path)
-    assert record.chunk_tokens().tolist() == [4, 2]
+    assert [each.num_tokens for each in record.segments] == [4, 2]
     assert len(set(record.token_times_s().tolist())) <= 2
 
 
 def test_events_of_one_write_stay_chunks_of_their_own(tmp_path: Path) -> None:
     (record,), _, _ = replay(Script(events_per_write=3), tmp_path)
-    assert record.chunk_tokens().tolist() == [1] * ASKED
+    assert [each.num_tokens for each in record.segments] == [1] * ASKED
 
 
 @pytest.mark.parametrize("write_bytes", [None, 30_000])
@@ -66,7 +66,7 @@ def test_events_cut_anywhere_arrive_whole(tmp_path: Path) -> None:
 
 def test_a_one_token_answer_completes(tmp_path: Path) -> None:
     (record,), _, _ = replay(Script(), tmp_path, asked=1)
-    assert (record.status, record.chunk_tokens().tolist()) == ("completed", [1])
+    assert (record.status, [each.num_tokens for each in record.segments]) == ("completed", [1])
 
 
 FAULTS = {

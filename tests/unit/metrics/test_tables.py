@@ -34,7 +34,11 @@ def test_every_token_and_chunk_is_where_the_record_has_it(
     table = requests_table(recorder)
     for row, record in zip(table.to_pylist(), recorder.records.values(), strict=True):
         np.testing.assert_allclose(row["token_times_s"], record.token_times_s())
-        assert row["chunk_tokens"] == record.chunk_tokens().tolist()
+        assert row["chunk_tokens"] == [
+            size
+            for each in record.segments
+            for size in ([each.num_tokens] if isinstance(each, Chunk) else [1] * each.num_tokens)
+        ]
 
 
 def test_rows_hold_what_was_asked_and_what_became_of_it() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -18,11 +17,7 @@ from tests.unit.plots.looks import faults
 
 @pytest.mark.parametrize("name", figures())
 def test_a_published_figure_shows_all_that_it_has(name: str) -> None:
-    made = drawn(name, published(name))
-    try:
-        assert faults(made) == []
-    finally:
-        plt.close(made)
+    assert faults(drawn(name, published(name))) == []
 
 
 X = np.arange(5.0)
@@ -32,10 +27,7 @@ def broken(what: Callable[[Figure, Axes], object]) -> list[str]:
     made, (axes,) = figure(1, 1, width=4, height=3)
     axes.set(xlabel="rate (/s)", ylabel="TTFT (s)", title="a panel")
     what(made, axes)
-    try:
-        return faults(made)
-    finally:
-        plt.close(made)
+    return faults(made)
 
 
 def test_a_good_figure_has_no_fault() -> None:
