@@ -121,37 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.chdir(ROOT)
     interrupts.listen()
     conf()
-<<<<<<< ours
-    try:
-        with RunsProgress() as progress:
-            runs = run_all(EXPERIMENTS, {}, Making(chosen.jobs, simulated=simulated), progress)
-            with closing(runs):
-                points = [point for _, of_experiment in runs for point in of_experiment]
-        out.mkdir(parents=True, exist_ok=True)
-        for path in sorted((CONF / "producer").glob("*.yaml")):
-            target = out.parent / "generators" / f"{path.stem}.json"
-            target.parent.mkdir(exist_ok=True)
-            write_profile(target, generator(path.stem))
-        for found in profiles(points):
-            assert found.workload is not None
-            name = profile_name(found.model, found.shards, found.hardware, found.workload)
-            write_profile(out / f"{name}.json", found)
-            announce(
-                f"{name}: {found.stable_rate_per_s:g} requests/s ({found.rule}), {found.role} of "
-                f"{found.memory_balance / 1e9:.1f} GB a GPU"
-            )
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-=======
     with RunsProgress() as progress:
         runs = run_all(EXPERIMENTS, {}, Making(chosen.jobs, simulated=simulated), progress)
         with closing(runs):
             points = [point for _, of_experiment in runs for point in of_experiment]
     out.mkdir(parents=True, exist_ok=True)
+    for path in sorted((CONF / "producer").glob("*.yaml")):
+        target = out.parent / "generators" / f"{path.stem}.json"
+        target.parent.mkdir(exist_ok=True)
+        write_profile(target, generator(path.stem))
     for found in profiles(points):
         assert found.workload is not None
         name = profile_name(found.model, found.shards, found.hardware, found.workload)
@@ -160,7 +138,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{name}: {found.stable_rate_per_s:g} requests/s ({found.rule}), {found.role} of "
             f"{found.memory_balance / 1e9:.1f} GB a GPU"
         )
->>>>>>> theirs
     return 0
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
+import seaborn
 from pandas.api.types import is_numeric_dtype
 
 from harness.errors import UsageError
@@ -33,13 +31,15 @@ def draw(table: Path, x: str, y: str, by: str | None, out: Path | None = None) -
     num_runs, rows = len(rows), rows[rows["verdict"] == "VALID"]
     if rows.empty:
         raise UsageError(f"no run of {table} is VALID")
+    for label, of_line in rows.groupby(by) if by else [("the sweep", rows)]:
+        if of_line[y].isna().all():
+            raise UsageError(f"no run has {y} where {label} is")
     made, (axes,) = figure(1, 1, width=6, height=4)
-    lines = rows.groupby(by) if by else [(None, rows)]
-    for (label, of_line), color in zip(lines, PALETTE * 10, strict=False):
-        _line(axes, of_line, x, y, label, color)
-    axes.set(xlabel=x, ylabel=y)
-    if by:
-        axes.legend(title=by)
+    seaborn.lineplot(
+        rows, x=x, y=y, hue=by, palette=(PALETTE * 10)[: rows[by].nunique()] if by else None,
+        errorbar=_ends, err_style="band" if is_numeric_dtype(rows[x]) else "bars",
+        marker="o", ax=axes,
+    )  # fmt: skip
     seeds = rows.groupby([x] + ([by] if by else [])).size()
     said = f"mean and 95 % interval of {seeds.min()} to {seeds.max()} runs a point"
     runs = [FinishedRun.load(Path(folder)) for folder in rows[RUN]]
@@ -49,15 +49,8 @@ def draw(table: Path, x: str, y: str, by: str | None, out: Path | None = None) -
     return save(made, out or table.with_suffix(".png"))
 
 
-def _line(axes: Axes, rows: pd.DataFrame, x: str, y: str, label: object, color: object) -> None:
-    found = {at: interval(list(of_x)) for at, of_x in rows.dropna(subset=[y]).groupby(x)[y]}
-    if not found:
-        raise UsageError(f"no run has {y} where {label or 'the sweep'} is")
-    values: list[Any] = list(found)
-    means = np.array([each.mean for each in found.values()])
-    halves = np.array([each.half or 0.0 for each in found.values()])
-    axes.plot(values, means, marker="o", color=color, label=str(label))
-    if halves.any() and is_numeric_dtype(rows[x]):
-        axes.fill_between(values, means - halves, means + halves, color=color, alpha=0.2, lw=0)
-    elif halves.any():
-        axes.errorbar(values, means, halves, color=color, fmt="none", capsize=3)
+def _ends(values: pd.Series) -> tuple[float, float]:
+    """Of the 95 % interval of the mean."""
+    found = interval(list(values))
+    half = found.half or 0.0
+    return found.mean - half, found.mean + half
