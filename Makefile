@@ -7,7 +7,8 @@
 # make engines          one schedule on three engines, compared
 # make figure-NAME      run what a figure lacks, and draw it: make figure-aegaeon_fig11
 # make figures-PAPER    all figures of a paper, then its claims: make figures-aegaeon
-# make reproduce        figures and claims again, beside the committed ones: WHAT=kunserve, WHAT=aqua_fig08
+# make reproduce        figures and claims again, beside the committed ones: WHAT=kunserve, WHAT=aqua_fig08;
+#                       of one seed, or TIER=full
 # make papers           one page with every figure and claim, committed and made again: papers.html
 # make smoke            one live run, one figure and its claims, in a few minutes
 # make archive          a tarball of this commit for a deposit, with its revision and checksums
@@ -126,8 +127,9 @@ fidelity-gpu: setup
 	$(PY) -m harness.fidelity gpu
 
 WHAT ?= aegaeon aqua blitzscale kunserve
+TIER := quick
 reproduce: setup
-	$(PY) -m harness reproduce $(WHAT)
+	$(PY) -m harness reproduce --tier $(TIER) $(WHAT)
 
 papers: setup
 	$(PY) -m harness plots papers

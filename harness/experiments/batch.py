@@ -32,7 +32,7 @@ Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides
 class Making:
     """How runs are made: `jobs` simulated ones at a time. `live`: overrides of those on a real
     engine; `simulated`: of the others, and then those on one are left out. `again`: complete ones
-    are repeated. `seeds`: of each sweep only the seeds below it; None: all."""
+    are repeated. `seeds`: of each sweep only so many seeds, the first; None: all."""
 
     jobs: int
     live: Sequence[str] = ()
@@ -177,14 +177,20 @@ def composed_runs(
         engine, runs = future.result()
         more = simulated if engine == "sim" else live
         if engine == "sim" or not simulated:
-            sweeps[name] = [[*run, *more] for run in runs if _has_seed_below(seeds, run)]
+            sweeps[name] = [[*run, *more] for run in _of_first_seeds(runs, seeds)]
     chosen = dict.fromkeys((name, groups(run)) for name, runs in sweeps.items() for run in runs)
     composing = {choice: pool.submit(composed, *choice) for choice in chosen}
     made = {choice: future.result() for choice, future in composing.items()}
     return {name: [(made[name, groups(run)], run) for run in runs] for name, runs in sweeps.items()}
 
 
-def _has_seed_below(seeds: int | None, run: Sequence[str]) -> bool:
-    """Whether the run's seed is; runs that set none have seed 0."""
-    own = [int(word.removeprefix("seed=")) for word in run if word.startswith("seed=")]
-    return seeds is None or max(own, default=0) < seeds
+def _of_first_seeds(runs: Sequence[list[str]], count: int | None) -> Sequence[list[str]]:
+    """The runs of a sweep that have one of its first `count` seeds; all where it has none."""
+    if count is None:
+        return runs
+    kept = list(dict.fromkeys(_seed(run) for run in runs))[:count]
+    return [run for run in runs if _seed(run) in kept]
+
+
+def _seed(run: Sequence[str]) -> str | None:
+    return next((word for word in run if word.startswith("seed=")), None)

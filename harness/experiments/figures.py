@@ -14,7 +14,7 @@ key=value after the figures changes their runs on a real engine, for example to 
 
 --simulated key=value changes simulated runs, and leaves out figures with runs on a real engine. It
 shows whether conclusions depend on the key (`make sensitivity-PAPER` does so for engine.profile).
---seeds N makes the runs of seeds 0 to N - 1 alone.
+--seeds N makes the runs of the first N seeds of each sweep alone.
 
 A figure is a PaperFigure (`plots.figure`) in a module of plots/PAPER: `table(points)` makes
 FIGURE.csv from runs, `plot(rows)` draws that table, `experiments` are names of conf/experiment.
@@ -70,8 +70,11 @@ def published(figure: str) -> Path:
 
 def only_simulated(figure: str) -> bool:
     """Whether it has runs, and none of them on a real engine."""
-    names = described(figure).experiments
-    return bool(names) and all(sweep(name)[0] == "sim" for name in names)
+    return bool(described(figure).experiments) and not has_live_runs(figure)
+
+
+def has_live_runs(figure: str) -> bool:
+    return any(sweep(name)[0] != "sim" for name in described(figure).experiments)
 
 
 def draw_all(

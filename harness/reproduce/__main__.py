@@ -8,9 +8,13 @@ Tables, pictures and report.md are written to results/reproduced; nothing in res
 changes. Complete runs are not repeated, so that an interrupted command goes on where it was. A
 figure that fails does not stop the others.
 
-A table of simulated runs is the same or it differs. Tables of live runs and of measured times
-differ each time; their claims say whether that matters. Claims of a figure that failed are not
-judged. Exit status: 0 every simulated table and every verdict is the same, 1 not.
+--tier quick makes the simulated runs of each sweep's first seed alone. One seed judges no claim:
+each claim's value is held against the committed table's with the same seed. --tier full makes all
+runs, judges all claims, and holds whole tables against the committed ones. A table of simulated
+runs is the same or it differs. Tables of live runs and of measured times differ each time; their
+claims say whether that matters. Claims of a figure that failed are not judged.
+
+Exit status: 0 all that is simulated is the same, and of --tier full every verdict; 1 not.
 """
 
 from __future__ import annotations
@@ -20,14 +24,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import filter as matching
+from math import ceil
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from harness.claims.assess import Judged, conditional, judged
+from harness.claims.assess import Judged, conditional, figure_table, judged
+from harness.claims.expressions import evaluate
 from harness.claims.ledger import Claim, load
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import RunError, UsageError
@@ -37,12 +44,13 @@ from harness.experiments.figures import (
     described,
     draw_all,
     figures,
+    has_live_runs,
     make_runs,
     only_simulated,
     published,
 )
 from harness.files import make_folder, read_json, write_text
-from harness.reproduce.tables import difference
+from harness.reproduce.tables import SAME, difference
 from harness.running import interrupts
 from harness.running.prepare import announce
 
@@ -88,11 +96,14 @@ def asked(words: Sequence[str]) -> tuple[list[str], list[Claim]]:
     return list(names), list(chosen.values())
 
 
-def told_beforehand(names: Sequence[str], jobs: int) -> str:
+def told_beforehand(names: Sequence[str], jobs: int, *, quick: bool = False) -> str:
     """How much there is to do, by what the committed figures took; runs of several figures are made
     once and counted for each."""
     paths = (published(name) / f"{name}.json" for name in names if described(name).experiments)
     abouts = [read_json(path) for path in paths if path.is_file()]
+    if quick:
+        for each in abouts:
+            each["num_runs"] = ceil(each["num_runs"] / max(1, len(each["seeds"])))
     live = sum(each["num_runs"] for each in abouts if each["engines"] != ["sim"])
     runs = sum(each["num_runs"] for each in abouts)
     of_figure = (
@@ -107,17 +118,22 @@ def told_beforehand(names: Sequence[str], jobs: int) -> str:
     )
 
 
-def made_again(names: Sequence[str], jobs: int, out: Path) -> Iterator[Row]:
-    """Makes each figure into `out`, and says how its table compares."""
+def made_again(names: Sequence[str], making: Making, out: Path) -> Iterator[Row]:
+    """Makes each figure into `out`, and says how its table compares, unless it is of the first
+    seeds alone."""
+    jobs = making.jobs
     for number, name in enumerate(names, 1):
         announce(f"[{number}/{len(names)}] {name}")
         try:
-            make_runs([name], Making(jobs), out)
+            make_runs([name], making, out)
             (made,) = draw_all([name], jobs, out)
             if isinstance(made, RunError):
                 raise made
         except RunError as error:
             yield Row("figure", name, f"{FAILED}: {error}", same=False)
+            continue
+        if making.seeds is not None and described(name).experiments:
+            yield Row("figure", name, "of the first seed", same=True)
             continue
         differs = difference(out / f"{name}.csv", published(name) / f"{name}.csv")
         simulated = only_simulated(name)
@@ -146,16 +162,40 @@ def judged_again(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
             yield Row("claim", f"{paper}/{name}", f"{word}{_value(found)}", same, counts=decided)
 
 
+def of_the_same_seeds(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
+    """Each claim's value by its figure's table in `out`, beside the committed table's with the same
+    seeds. Where a value needs more of them it is told, and does not count."""
+    for claim in claims:
+        if claim.value is None or claim.setting or claim.repeats is not None:
+            continue
+        name = f"{claim.paper}/{claim.id}"
+        folders = (out, published(str(claim.figure)))
+        made, committed = (figure_table(folder / f"{claim.figure}.csv") for folder in folders)
+        if "seed" in made:
+            seeds = made["seed"].dropna().unique()
+            committed = committed[committed["seed"].isin(seeds) | committed["seed"].isna()]
+        try:
+            now, before = (
+                [fmean(evaluate(each, table).values.values()) for each in claim.expressions]
+                for table in (made, committed)
+            )
+        except UsageError as error:
+            yield Row("claim", name, f"not told by one seed: {error}", same=False, counts=False)
+            continue
+        same = bool(np.allclose(now, before, rtol=SAME, atol=0, equal_nan=True))
+        values, earlier = (" to ".join(f"{each:.4g}" for each in of) for of in (now, before))
+        yield Row("claim", name, f"{values}" if same else f"{earlier} before, now {values}", same)
+
+
 def _value(found: Judged) -> str:
     return f" ({' to '.join(f'{each.mean:.4g}' for each in found.ours)})" if found.ours else ""
 
 
-def as_page(rows: Sequence[Row]) -> str:
+def as_page(rows: Sequence[Row], *, quick: bool) -> str:
     """report.md."""
     differing = [row for row in rows if not row.same and row.counts]
-    head = (
-        "Everything is the same." if not differing else f"{len(differing)} of {len(rows)} differ."
-    )
+    every = "Everything that one seed tells" if quick else "Everything"
+    head = f"{len(differing)} of {len(rows)} differ." if differing else f"{every} is the same."
     lines = [f"| {row.what} | {row.name} | {row.found} |" for row in rows]
     return "\n".join(["# Reproduced", "", head, "", "| | | |", "| --- | --- | --- |", *lines, ""])
 
@@ -164,17 +204,25 @@ def as_page(rows: Sequence[Row]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     about = parser("reproduce", __doc__)
     about.add_argument("what", nargs="+", metavar="WHAT", help="a paper, a figure, PAPER/CLAIM")
+    tier = "quick: one seed, simulated; full: all runs (%(default)s)"
+    about.add_argument("--tier", choices=("quick", "full"), default="quick", help=tier)
     about.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
     chosen = about.parse_args(arguments)
+    quick = chosen.tier == "quick"
     os.chdir(ROOT)
     interrupts.listen()
     names, claims = asked(chosen.what)
     make_folder(REPRODUCED)
-    announce(told_beforehand(names, chosen.jobs))
-    rows = list(made_again(names, chosen.jobs, REPRODUCED))
+    left_out = [name for name in names if quick and has_live_runs(name)]
+    names = [name for name in names if name not in left_out]
+    announce(told_beforehand(names, chosen.jobs, quick=quick))
+    rows = list(made_again(names, Making(chosen.jobs, seeds=1 if quick else None), REPRODUCED))
     made = {row.name for row in rows if not row.found.startswith(FAILED)}
-    rows += judged_again([claim for claim in claims if claim.figure in made], REPRODUCED)
-    write_text(REPRODUCED / "report.md", as_page(rows))
+    of_made = [claim for claim in claims if claim.figure in made]
+    rows += (of_the_same_seeds if quick else judged_again)(of_made, REPRODUCED)
+    needs = "needs a real engine: --tier full"
+    rows += [Row("figure", name, needs, same=False, counts=False) for name in left_out]
+    write_text(REPRODUCED / "report.md", as_page(rows, quick=quick))
     table = Table("", "name", "found", box=SIMPLE_HEAD)
     for row in rows:
         style = None if row.same or not row.counts else "red"

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 import harness.reproduce.__main__ as reproduce
+from harness.claims.ledger import load
 from harness.errors import RunError
-from harness.reproduce.__main__ import asked, main
+from harness.reproduce.__main__ import CLAIMS, asked, main, of_the_same_seeds
 from harness.reproduce.tables import difference
 
 HEAD = "system,rate,p99_s,config_hash\n"
@@ -77,7 +78,7 @@ def test_a_figure_is_made_beside_the_committed_one_and_held_against_it(
     out = into(tmp_path, monkeypatch)
     assert main(["kunserve_table1"]) == 0
     page = (out / "report.md").read_text()
-    assert "Everything is the same." in page
+    assert "Everything that one seed tells is the same." in page
     assert "| figure | kunserve_table1 | the same |" in page
     assert "| claim | kunserve/" in page
     assert (out / "kunserve_table1.png").is_file()
@@ -97,3 +98,33 @@ def test_claims_of_a_figure_that_fails_are_not_judged_by_an_older_table(
     page = (out / "report.md").read_text()
     assert "| figure | kunserve_table1 | failed: the disk is full |" in page
     assert "| claim |" not in page
+
+
+def test_one_seeds_value_is_held_against_the_committed_one_of_this_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = {claim.id: claim for claim in load(CLAIMS / "kunserve.yaml").claims}
+    claim = claims["fig05-8-ttft"]
+    head, made, committed = "stages,rate,seed,ttft_p99_over_one\n", tmp_path, tmp_path / "committed"
+    committed.mkdir()
+    (committed / "kunserve_fig05.csv").write_text(head + "8,1.5,0,4\n8,1.5,1,9\n")
+    monkeypatch.setattr(reproduce, "published", lambda _: committed)
+    found = []
+    for value in ("4", "5"):
+        (made / "kunserve_fig05.csv").write_text(head + f"8,1.5,0,{value}\n")
+        found += [(row.found, row.same) for row in of_the_same_seeds([claim], made)]
+    assert found == [("4", True), ("4 before, now 5", False)]
+    (made / "kunserve_fig05.csv").write_text(head + "2,1.5,0,4\n")
+    (row,) = of_the_same_seeds([claim], made)
+    assert row.found.startswith("not told by one seed: no row of the figure has")
+    assert not row.counts
+
+
+def test_a_quick_figure_has_the_runs_of_one_seed_and_none_of_a_real_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = into(tmp_path, monkeypatch)
+    assert main(["aegaeon_fig01", "aegaeon_fig10"]) == 0
+    page = (out / "report.md").read_text()
+    assert "| figure | aegaeon_fig01 | of the first seed |" in page
+    assert "| figure | aegaeon_fig10 | needs a real engine: --tier full |" in page
