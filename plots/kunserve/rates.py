@@ -22,6 +22,7 @@ from plots.kunserve.runs import (
     requests,
     system,
     violations,
+    waits,
 )
 from plots.panels import Look, bars, lines, over_seeds
 from plots.runs import events
