@@ -22,6 +22,7 @@ from plots.kunserve.runs import (
     requests,
     system,
     violations,
+    waits,
 )
 from plots.panels import Look, bars, lines, over_seeds
 from plots.runs import events
@@ -134,7 +135,7 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
         "Azure code arrivals. Mean and range of seeds. TBT: a request's mean. P99 where a run has "
         f"requests enough; systems at only two rates stand side by side. {SLO} KV: 33 GB an "
         "instance. BurstGPT: eight instances; others: four. The public code runs whole prompts "
-        f"first before a drop; the others run chunks. {_memory(rows)}"
+        f"first. {_memory(rows)}"
     )
 
 
@@ -142,7 +143,7 @@ def _memory(rows: pd.DataFrame) -> str:
     """Says at which rates memory throttles."""
     from_on = rows[rows.throttled].groupby("dataset").per_instance.min().reindex(list(DATASETS))
     rates = ", ".join(f"{rate:.1f}" for rate in from_on)
-    return f"Row by row, replication waits most for memory from {rates} requests/s on."
+    return f"Replication waits most for memory from {rates} requests/s on."
 
 
 def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame, x: str, label: str) -> None:
