@@ -259,8 +259,8 @@ def fig16(axes: Panels, rows: pd.DataFrame) -> str:
     axes[4].grid(False, axis="y")
     return (
         "Azure code arrivals. Eight instances of 14B with 9.4 GB of KV each, load 0.5. Mean and "
-        "range of seeds. Right: sizes of the groups that each drop makes. Exhaustive by the profile "
-        "chose the plans of throughput-greedy."
+        "range of seeds. Right: sizes of the groups that each drop makes. Exhaustive by the "
+        "profile chose the plans of throughput-greedy."
     )
 
 
