@@ -31,7 +31,7 @@ SYSTEMS = {
     "blitzscale": Look("BlitzScale", PALETTE[0]),
     "serverlessllm": Look("S-LLM, TTL 5 min", PALETTE[3]),
     "serverlessllm_30s": Look("S-LLM, TTL 30 s", PALETTE[1], line="--"),
-    "serverlessllm_no_room": Look("S-LLM, no room in hosts", PALETTE[6], line=":"),
+    "serverlessllm_no_room": Look("S-LLM, SSD", PALETTE[6], line=":"),
     "allcache": Look("AllCache", PALETTE[2], line="--"),
     "network": Look("+Network", PALETTE[1]),
     "multicast": Look("+Multicast", PALETTE[4]),

@@ -94,6 +94,6 @@ def tbt(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set(title=title, ylabel="mean gap (ms)", ylim=(0, None))
         panel.grid(False, axis="x")
     return (
-        "AzureCode, 8B, cluster B, empty caches; mean and range of five seeds. Pale: without "
-        "pre-scaling."
+        "AzureCode, 8B, cluster B, empty caches; mean and range of seeds; scales differ. Pale: "
+        "without pre-scaling. S-LLM: all of its loads come from SSD."
     )

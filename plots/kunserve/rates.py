@@ -135,7 +135,7 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
         "Azure code arrivals. Mean and range of seeds. TBT: a request's mean. P99 where a run has "
         f"requests enough; systems at only two rates stand side by side. {SLO} KV: 33 GB an "
         "instance. BurstGPT: eight instances; others: four. The public code runs whole prompts "
-        f"first before a drop; the others run chunks. {_memory(rows)}"
+        f"first. {_memory(rows)}"
     )
 
 
@@ -143,7 +143,7 @@ def _memory(rows: pd.DataFrame) -> str:
     """Says at which rates memory throttles."""
     from_on = rows[rows.throttled].groupby("dataset").per_instance.min().reindex(list(DATASETS))
     rates = ", ".join(f"{rate:.1f}" for rate in from_on)
-    return f"Row by row, replication waits most for memory from {rates} requests/s on."
+    return f"Replication waits most for memory from {rates} requests/s on."
 
 
 def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame, x: str, label: str) -> None:
@@ -203,7 +203,7 @@ def _larger(axes: Panels, rows: pd.DataFrame) -> str:
     return (
         "Azure code arrivals. Four instances. Mean and range of seeds. P99 where a run has "
         f"requests enough. {SLO} KV is full for {', '.join(f'{100 * m:.0f}' for m in memory)} % of "
-        f"its waiting, by rate.{engine}"
+        f"replication's waiting, by rate.{engine}"
     )
 
 
@@ -259,7 +259,8 @@ def fig16(axes: Panels, rows: pd.DataFrame) -> str:
     axes[4].grid(False, axis="y")
     return (
         "Azure code arrivals. Eight instances of 14B with 9.4 GB of KV each, load 0.5. Mean and "
-        "range of seeds. Right: sizes of the groups that each drop makes."
+        "range of seeds. Right: sizes of the groups that each drop makes. Exhaustive by the "
+        "profile chose the plans of throughput-greedy."
     )
 
 

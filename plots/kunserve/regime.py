@@ -116,8 +116,9 @@ def _polls(point: Point) -> pd.DataFrame:
     )
     table = short.explode("member").pivot_table("short", "end_s", "member", aggfunc="max").fillna(0)
     busy = table.copy()
-    for each in events(point.folder, "exchange").itertuples():
-        busy.loc[each.start_s : each.end_s, each.instance.split("+")] = 1.0
+    for each in events(point.folder, "exchange").to_dict("records"):
+        at = (busy.index >= each["start_s"]) & (busy.index <= each["end_s"])
+        busy.loc[at, str(each["instance"]).split("+")] = 1.0
     return pd.concat({"short": table, "busy": busy}, axis=1)
 
 
