@@ -67,6 +67,12 @@ def added(rows: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()  # fmt: skip
 
 
+def served(rows: pd.DataFrame) -> str:
+    """How many of the lender's requests are compared, in words."""
+    counts = rows.num_requests.dropna()
+    return f"{counts.min():.0f} to {counts.max():.0f} requests"
+
+
 def bar_each(axes: Axes, rows: pd.DataFrame, column: str, looks: Mapping[str, Look]) -> None:
     """Draws a bar for each system: the mean of `column`, in words too, and its range over seeds."""
     for k, (system, look) in enumerate(looks.items()):
@@ -141,7 +147,7 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     producers, means, shares = axes
     lost = 100 * rows.groupby("system").lost_share.max()[list(PRODUCERS)]
     bars = producers.bar(list(PRODUCERS.values()), lost, color=PALETTE[2])
-    producers.bar_label(bars, fmt="< %.2g %%")
+    producers.bar_label(bars, fmt="%.2g %%")
     producers.axhline(100 * PUBLISHED_LOSS, color="0.5", ls="--", lw=0.8)
     producers.set(title="(a) lost, a bound", ylabel="% of throughput")
     bar_each(means, rows[rows.row != "cdf"], "mean_tpot_ms", LENDING)
@@ -150,9 +156,10 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     shares.set(title="(c) the same requests", xlabel="TPOT (ms)", xscale="linear", xlim=(0, None))
     shares.legend(loc="upper left")
     return (
-        "(a): no run of theirs: bandwidth that a burst's paging (AudioGen) and prefixes (images) "
-        "take; dashed: the paper's 5 %. (b), (c): 5 requests/s; KV of OPT-30B's 8,192 tokens "
-        "streams and takes bandwidth; mean and range of the seeds, all seeds together."
+        "(a): no run of theirs: bandwidth that a burst's paging (AudioGen, the highest seed) and "
+        "prefixes (images) take; dashed: the paper's 5 %. (b), (c): 5 requests/s; KV of OPT-30B's "
+        f"8,192 tokens streams and takes bandwidth; {served(rows)} a seed, served whole meanwhile; "
+        "mean and range of the seeds, all seeds together."
     )
 
 
@@ -171,6 +178,7 @@ def fig11(axes: Panels, rows: pd.DataFrame) -> str:
     llama.set(title="(a) Llama-3.1-70B on 4 GPUs", ylabel="mean TPOT (ms)")
     opt.set(title="(b) each of four OPT-30B, 8,192 tokens", ylabel="tokens/s after the first")
     return (
-        "Mean and range of the seeds. Copies take memory bandwidth; that they meet all-reduces on "
-        "NVLink is not modelled. Same requests in both."
+        f"Mean and range of the seeds. (a): {served(rows)} a seed, the same in both, served whole "
+        "while KV streams. Copies overlap and take memory bandwidth; that they meet all-reduces on "
+        "NVLink is not modelled."
     )

@@ -123,5 +123,6 @@ def fig09(axes: Panels, rows: pd.DataFrame) -> str:
     return (
         f"(a): {SHOWN_PER_S:g} requests/s, seed {SHOWN_SEED}, the last 30 of 70; one in ten asks "
         "about a document of 99,744 tokens that the first one computed. (b): mean and range of the "
-        "seeds; dashed: published. (c): equal prompts, one at a time; nothing is random."
+        "seeds; dashed: published. (c): equal prompts, one at a time; nothing is random. AQUA's 20 "
+        "prompts are done after 104 s if copies overlap."
     )
