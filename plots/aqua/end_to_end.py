@@ -100,6 +100,6 @@ def end_to_end(axes: Panels, rows: pd.DataFrame) -> str:
     seeds = rows.seed.nunique()
     return (
         "Lenders are the placer's, from the profiler's files. A prompt's KV lies with both lenders "
-        f"or with none. Three loads; mean and range of {seeds} seeds; FCFS is Fig. 8's, of the same "
-        "requests."
+        f"or with none. Three loads; mean and range of {seeds} seeds; FCFS is Fig. 8's, of the "
+        "same requests."
     )
