@@ -28,6 +28,7 @@ class Look(NamedTuple):
     colour: Any
     marker: str = ""
     line: Any = "-"
+    size: float = 4  # of the marker, in points
 
     @property
     def curve(self) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def lines(
     few = [name for name in looks if 0 < counts.get(name, 0) < 3]
     for name, look in looks.items():
         shown = over_seeds(rows[rows[by] == name].dropna(subset=[y]), x, y, factor)
-        mean, marked = shown["mean"], {"ms": 4, "color": look.colour, "label": look.label}
+        mean, marked = shown["mean"], {"ms": look.size, "color": look.colour, "label": look.label}
         if name in few:
             at = shown.index + apart * (few.index(name) - (len(few) - 1) / 2)
             spread = [shown.below, shown.above]

@@ -254,7 +254,7 @@ def fig16(axes: Panels, rows: pd.DataFrame) -> str:
     of_groups = rows.dropna(subset=["groups"])
     p99 = of_groups.groupby("groups").ttft_p99_s.mean().sort_values(ascending=False)
     axes[4].barh([name.strip("[]") for name in p99.index], p99, color="0.6")
-    axes[4].set_title("P99 TTFT (s), by groups")
+    axes[4].set(title="P99 TTFT (s), by groups", xlabel="s")
     axes[4].tick_params(axis="y", labelsize=6)
     axes[4].grid(False, axis="y")
     return (

@@ -49,7 +49,7 @@ def over_time(axes: Sequence[Axes], rows: pd.DataFrame, looks: Mapping[str, Look
         if mine.empty:
             continue
         for panel, (column, title) in zip(axes, PANELS.items(), strict=True):
-            panel.plot(mine.time_s, mine[column], color=look.colour, lw=1.1, label=look.label)
+            panel.plot(mine.time_s, mine[column], lw=1.1, **look.curve)
             panel.set_ylabel(title)
         if (mine.capacity != 1).any():
             looks_of_memory = {"color": look.colour, "ls": ":", "lw": 1.4}

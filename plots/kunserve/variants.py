@@ -70,7 +70,7 @@ def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
     large groups may be, chunks; and the public code's rules beside Llumnix on the same engine."""
     at = rows.assign(at=rows.point.map({name: k for k, name in enumerate(PLACES)}))
     shown = {f"{number}_s": about for number, about in SHOWN.items()}
-    shown["mechanism"] = ("drops of a run", 1.0)
+    shown["mechanism"] = ("drops (in a run)", 1.0)
     memory = rows[rows.system == "kunserve_control"].groupby("point").memory.mean()
     names = [f"{label}\n({100 * memory[name]:.0f} %)" for name, label in PLACES.items()]
     for panel, (column, (title, factor)) in zip(axes, shown.items(), strict=True):

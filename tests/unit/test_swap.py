@@ -85,7 +85,7 @@ def test_what_a_swap_frees_is_for_waiting_requests_where_bytes_are_the_limit(
         moves = [event for event in bed.recorder.events if event["kind"] == "kv_move"]
         back_s = min(m["end_s"] for m in moves if m["fields"]["purpose"] == "swap in")
         first_s = bed.recorder.records[requests[3].request_id].token_times_s()[0]
-        assert (first_s < back_s) is beside
+        assert (first_s < back_s) == beside
 
 
 @settings(max_examples=10, deadline=None)
