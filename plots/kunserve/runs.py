@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 SYSTEMS = {
     "kunserve": Look("KunServe", PALETTE[0], "o"),
     "kunserve_artifact": Look("KunServe, public code", PALETTE[6], "P"),
-    "kunserve_control": Look("control: nothing dropped", "0.5", "x"),
+    "kunserve_control": Look("control: nothing dropped", "0.5", "x", size=8),
     "llumnix_replication": Look("Llumnix (replication)", PALETTE[1], "s", size=6),
     "llumnix_migration": Look("Llumnix (migration)", PALETTE[2], "^", line="--"),
     "llumnix_pipeline": Look("Llumnix (pipeline)", PALETTE[3], "D"),
