@@ -1,16 +1,14 @@
-"""Whole runs beside those of other systems: Figs. 17, 18, 20 and 24, and what they depend on."""
+"""Whole runs beside those of other systems: Figs. 17, 18 and 24."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from plots.blitzscale.runs import (
-    MEASURES,
     OVER_TIME_S,
     SYSTEMS,
     WORKLOADS,
@@ -24,10 +22,8 @@ from plots.blitzscale.runs import (
     plot_cdfs,
     runs,
     saved,
-    table_of,
 )
-from plots.figure import Panels, Points, Words, picture, text
-from plots.panels import over_seeds
+from plots.figure import Panels, Points, picture
 from plots.style import PALETTE, log_scale
 
 SHOWN_SEED = 0  # the seed of what is drawn over time
@@ -196,120 +192,6 @@ def violating(found: Latencies, mean: Latencies) -> float:
     return float((late | slow).mean())
 
 
-STEPS = {
-    "serverlessllm": "S-LLM",
-    "network": "+Network",
-    "multicast": "+Multicast",
-    "blitzscale": "+ZigZag",
-}
-P95 = ("P95 TTFT", "P95 TBT")
-
-
-def from_ssd(run: Run) -> float:
-    """Share of all loads; nan where there is none."""
-    return float(run.loads().source.str.startswith("ssd").mean())
-
-
-def step_by_step(points: Points) -> pd.DataFrame:
-    found = runs(points, STEPS)
-    for run in found:
-        if run.system == "blitzscale":  # what the last step adds
-            run.mechanism = float(run.scale_ups().served.astype(bool).sum())
-    rows = compared(found, ())
-    for before, after in pairwise(STEPS):
-        rows += saved(found, before, after)
-    return pd.DataFrame(rows)
-
-
-@picture(
-    "blitzscale_fig20", step_by_step, ("blitzscale_fig17", "blitzscale_fig20"), shape=(2, 3),
-    size=(9, 5),
-)  # fmt: skip
-def fig20(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 20: P95 TTFT and TBT from ServerlessLLM to BlitzScale, one technique after another. That
-    the bars are P95 is our reading: the text has no axis. Mutation comes with +Network."""
-    for panel, (name, workload) in zip(axes, product(P95, WORKLOADS), strict=True):
-        of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
-        each = over_seeds(of_panel, "system", "value").loc[list(STEPS)]
-        colours = [SYSTEMS[system].colour for system in STEPS]
-        panel.bar(range(len(STEPS)), each["mean"], color=colours, yerr=[each.below, each.above])
-        panel.set_xticks(range(len(STEPS)), list(STEPS.values()), fontsize=7)
-        panel.grid(False, axis="x")
-        if name == P95[0]:
-            panel.set_title(WORKLOADS[workload])
-    for panel, name in zip(axes[::3], P95, strict=True):
-        panel.set_ylabel(f"{name} (s)")
-    return "Mean and range of seeds. S-LLM: TTL 5 min."
-
-
-FROM_SSD = {"serverlessllm_no_room": "S-LLM,\nSSD"} | {
-    name: label for name, label in STEPS.items() if name != "serverlessllm"
-}
-COLD = {f"{workload}_cold": title for workload, title in WORKLOADS.items()}
-
-
-def steps_from_ssd(points: Points) -> pd.DataFrame:
-    found = runs(points, FROM_SSD)
-    rows = compared(found, ("serverlessllm_no_room",))
-    for before, after in pairwise(FROM_SSD):
-        rows += saved(found, before, after)
-    rows += [run.row("share of loads from SSD", from_ssd(run)) for run in found]
-    return pd.DataFrame(rows)
-
-
-@picture("blitzscale_ssd", steps_from_ssd, ("blitzscale_ssd",), shape=(2, 3), size=(9, 5))
-def ssd(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 20 from an SSD, as section 6.3 has it: ServerlessLLM's hosts have no room for the model,
-    so that each load reads the SSD. From empty caches."""
-    for panel, (name, workload) in zip(axes, product(("mean TTFT", P95[0]), COLD), strict=True):
-        of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
-        each = over_seeds(of_panel, "system", "value").loc[list(FROM_SSD)]
-        colours = [SYSTEMS[system].colour for system in FROM_SSD]
-        panel.bar(range(len(FROM_SSD)), each["mean"], color=colours, yerr=[each.below, each.above])
-        panel.set_xticks(range(len(FROM_SSD)), list(FROM_SSD.values()), fontsize=7)
-        panel.grid(False, axis="x")
-        panel.set(title=COLD[workload] if name == "mean TTFT" else "", ylabel=f"{name} (s)")
-        log_scale(panel, "y")
-    return (
-        "Mean and range of seeds; y is logarithmic, and scales differ. S-LLM: all of its loads "
-        "come from SSD. +ZigZag is BlitzScale."
-    )
-
-
-DIVIDED = ("blitzscale", "no_prescaling", "distserve_half", "distserve_half_6_2")
-
-
-def _held(run: Run) -> Iterator[dict[str, Any]]:
-    names = ("mean TTFT", "mean TBT", "P95 TBT", "GPU time")
-    slots = run.slots()
-    end_s = float(slots.end_s.max())
-    yield from run.rows({name: MEASURES[name](run) for name in names})
-    for role in ROLES:
-        mine = slots[slots.role == role]
-        times_s = (mine.end_s - mine.start_s.clip(lower=0)).clip(lower=0)
-        yield run.row(f"mean GPUs, {role}", float((times_s * mine.num_devices).sum()) / end_s)
-
-
-@text(
-    "blitzscale_table_gpu_time", table_of(_held, DIVIDED), ("blitzscale_gpu_time",),
-    head=["system", *ROLES, "mean TTFT (s)", "mean TBT (s)", "P95 TBT (s)"],
-)  # fmt: skip
-def gpu_time(rows: pd.DataFrame) -> tuple[Words, str]:
-    """What the GPUs of Fig. 18 are held for (mean GPUs of 32, by role), and what pre-scaling
-    (section 5.4) and the way in which DistServe's half is divided change. AzureConv, 24B."""
-    means = rows.pivot_table(index="system", columns="quantity", values="value")
-    cells = []
-    for system in DIVIDED:
-        each = means.loc[system]
-        held = [f"{each[f'mean GPUs, {role}']:.1f}" for role in ROLES]
-        times = [f"{each[name]:.3f}" for name in ("mean TTFT", "mean TBT", "P95 TBT")]
-        cells.append([SYSTEMS[system].label, *held, *times])
-    return cells, (
-        "AzureConv, Mistral-24B, cluster A; means of seeds. Prefill, decode, loading: "
-        "mean GPUs of 32."
-    )
-
-
 COLOCATED = ("vllm_full", "vllm_half", "colocated")
 GPUS = {"vllm_full": 16, "vllm_half": 8}
 
@@ -340,49 +222,4 @@ def fig24(axes: Panels, rows: pd.DataFrame) -> str:
     return (
         "BurstGPT 39 times as fast, Llama2-7B, cluster B. CDFs: all seeds; GPUs held: seed "
         f"{SHOWN_SEED}."
-    )
-
-
-CHANGES = {
-    "blitzscale_sensitivity_base": "as in Fig. 17",
-    "blitzscale_sensitivity_ssd": "SSD of 2 Gbps",
-    "blitzscale_sensitivity_hosts": "hosts of 4 GPUs",
-    "blitzscale_sensitivity_spread": "spares on the emptiest host",
-}
-CHANGED = ("blitzscale", "serverlessllm", "serverlessllm_30s")
-QUANTITIES = ["mean TTFT", "P99 TTFT", "share of loads from SSD"]
-
-
-def _changed(run: Run) -> list[dict[str, Any]]:
-    values = {name: MEASURES[name](run) for name in QUANTITIES[:2]}
-    values[QUANTITIES[2]] = from_ssd(run)
-    experiment = run.point.experiment
-    return run.rows(values, change=CHANGES[experiment], experiment=experiment)
-
-
-@text(
-    "blitzscale_table_sensitivity", table_of(_changed, CHANGED), tuple(CHANGES),
-    head=["", "system", "mean TTFT (s)", "P99 TTFT (s)", "loads from SSD", "saved by BlitzScale"],
-)  # fmt: skip
-def sensitivity(rows: pd.DataFrame) -> tuple[Words, str]:
-    """How much comparisons with ServerlessLLM depend on its TTL, SSDs and hosts. AzureCode, 8B,
-    cluster B; what is changed against Fig. 17, one thing at a time. The paper's code has logical
-    hosts of four GPUs; a host is where a cached copy can be read. Which spare GPUs are taken makes
-    no difference there: each GPU of cluster B is a scale-up domain of its own."""
-    means = rows.pivot_table(index=["change", "system"], columns="quantity", values="value")
-    ttfts = rows[rows.quantity == "mean TTFT"]
-    pivot = ttfts.pivot_table(index=["change", "system"], columns="seed", values="value")
-    by_seed = dict(zip(pivot.index, pivot.to_numpy(float), strict=True))
-    cells = []
-    for change, system in product(dict.fromkeys(CHANGES.values()), CHANGED):
-        if (change, system) in means.index:
-            ttft_s, p99_s, missed = means.loc[[(change, system)]][QUANTITIES].to_numpy()[0]
-            ours = by_seed.get((change, "blitzscale"), by_seed["as in Fig. 17", "blitzscale"])
-            saved_share = float((1 - ours / by_seed[change, system]).mean())
-            less = "" if system == "blitzscale" else f"{saved_share:.0%}"
-            label = SYSTEMS[system].label
-            cells.append([change, label, f"{ttft_s:.3f}", f"{p99_s:.3f}", f"{missed:.0%}", less])
-    return cells, (
-        "AzureCode, 8B, cluster B; means of seeds. Saved: of the mean TTFT, seed by seed; with an "
-        "SSD of 2 Gbps against BlitzScale as in Fig. 17."
     )

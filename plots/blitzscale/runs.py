@@ -210,6 +210,11 @@ def held_over_time(
     return at, (np.clip(overlap, 0, None) * rows.num_devices.to_numpy()).sum(axis=1) / step_s
 
 
+def from_ssd(run: Run) -> float:
+    """Share of the run's loads that came from SSD; nan where there is none."""
+    return float(run.loads().source.str.startswith("ssd").mean())
+
+
 def gpu_seconds(run: Run) -> float:
     """GPU-seconds held from the window's start to the last token; a system without slots holds all
     GPUs."""

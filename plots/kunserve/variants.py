@@ -50,13 +50,13 @@ def beside(rows: pd.DataFrame) -> pd.DataFrame:
     the run's; `tbt_p50_added`: P50 TBT beyond it; `memory`: the share of its waiting that is for
     memory; `false_drops`: drops where this is no more than half."""
     keys = ["system", "point", "seed"]
-    beside = rows.assign(system=rows.system.map(BESIDE))[keys]
-    theirs = rows.set_index(keys).reindex(pd.MultiIndex.from_frame(beside)).reset_index()
+    others = rows.assign(system=rows.system.map(BESIDE))[keys]
+    theirs = rows.set_index(keys).reindex(pd.MultiIndex.from_frame(others)).reset_index()
     memory = rows.groupby(["system", "point"]).wait_memory.mean()
     found = rows.assign(
         over_beside=theirs.ttft_p99_s / rows.ttft_p99_s,
         tbt_p50_added=rows.tbt_p50_s / theirs.tbt_p50_s - 1,
-        memory=memory.reindex(pd.MultiIndex.from_frame(beside[keys[:2]])).to_numpy(),
+        memory=memory.reindex(pd.MultiIndex.from_frame(others[keys[:2]])).to_numpy(),
     )
     return found.assign(false_drops=found.mechanism.where(found.memory <= THROTTLED, 0.0))
 
