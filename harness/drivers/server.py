@@ -17,6 +17,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -90,7 +91,7 @@ class Server:
     def is_up(self) -> bool:
         try:
             fetch(f"{self.url}/health", timeout_s=2)
-        except OSError:
+        except (OSError, HTTPException):
             return False
         return True
 

@@ -227,6 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interrupts.listen()
     names, live = _asked(chosen.figures)
     simulated = chosen.simulated
+    if chosen.seeds is not None and chosen.seeds < 1:
+        raise UsageError(f"--seeds {chosen.seeds} must be at least 1")
     if (live or simulated or chosen.seeds) and out is None:
         word = [*live, *simulated, "--seeds"][0]
         raise UsageError(f"{word}: a figure with overrides of its own needs --out DIR")

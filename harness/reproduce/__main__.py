@@ -100,18 +100,16 @@ def told_beforehand(names: Sequence[str], jobs: int, *, quick: bool = False) -> 
     """How much there is to do, by what the committed figures took; runs of several figures are made
     once and counted for each."""
     paths = (published(name) / f"{name}.json" for name in names if described(name).experiments)
-    abouts = [read_json(path) for path in paths if path.is_file()]
-    if quick:
-        for each in abouts:
-            each["num_runs"] = ceil(each["num_runs"] / max(1, len(each["seeds"])))
-    live = sum(each["num_runs"] for each in abouts if each["engines"] != ["sim"])
-    runs = sum(each["num_runs"] for each in abouts)
-    of_figure = (
-        (each, jobs if each["engines"] == ["sim"] else 1) for each in abouts if each["run_s"]
-    )
-    seconds = sum(
-        each["num_runs"] * fmean(each["run_s"].values()) / at_once for each, at_once in of_figure
-    )
+    live = runs = 0
+    seconds = 0.0
+    for path in paths:
+        about = read_json(path) if path.is_file() else {"run_s": {}}
+        if not about["run_s"]:
+            continue
+        simulated = about["engines"] == ["sim"]
+        count = ceil(about["num_runs"] / len(about["seeds"])) if quick else about["num_runs"]
+        runs, live = runs + count, live + (0 if simulated else count)
+        seconds += count * fmean(about["run_s"].values()) / (jobs if simulated else 1)
     return (
         f"{len(names)} figures of {runs:,} runs ({live} with a real engine), at most "
         f"{seconds / 60:.0f} minutes on {jobs} cores like those that they were made on"
@@ -170,11 +168,11 @@ def of_the_same_seeds(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
             continue
         name = f"{claim.paper}/{claim.id}"
         folders = (out, published(str(claim.figure)))
-        made, committed = (figure_table(folder / f"{claim.figure}.csv") for folder in folders)
-        if "seed" in made:
-            seeds = made["seed"].dropna().unique()
-            committed = committed[committed["seed"].isin(seeds) | committed["seed"].isna()]
         try:
+            made, committed = (figure_table(folder / f"{claim.figure}.csv") for folder in folders)
+            if "seed" in made and "seed" in committed:
+                seeds = made["seed"].dropna().unique()
+                committed = committed[committed["seed"].isin(seeds) | committed["seed"].isna()]
             now, before = (
                 [fmean(evaluate(each, table).values.values()) for each in claim.expressions]
                 for table in (made, committed)
@@ -194,8 +192,11 @@ def _value(found: Judged) -> str:
 def as_page(rows: Sequence[Row], *, quick: bool) -> str:
     """report.md."""
     differing = [row for row in rows if not row.same and row.counts]
-    every = "Everything that one seed tells" if quick else "Everything"
-    head = f"{len(differing)} of {len(rows)} differ." if differing else f"{every} is the same."
+    held = sum(row.same and (row.what == "claim" or not quick) for row in rows)
+    every = f"All {held} claims that one seed tells are" if quick else "Everything is"
+    head = f"{every} the same." if held else "Nothing was held against what is committed."
+    if differing:
+        head = f"{len(differing)} of {len(rows)} differ."
     lines = [f"| {row.what} | {row.name} | {row.found} |" for row in rows]
     return "\n".join(["# Reproduced", "", head, "", "| | | |", "| --- | --- | --- |", *lines, ""])
 

@@ -57,6 +57,11 @@ def test_of_a_sweep_only_the_first_seeds_are_run_if_so_told() -> None:
     assert len(runs["aegaeon_fig01"]) == 1  # sweeps no seed
 
 
+def test_a_number_of_seeds_below_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kunserve_table1", "--seeds", "0"]) == 2
+    assert "--seeds 0 must be at least 1" in capsys.readouterr().err
+
+
 def test_a_point_of_kunserve_has_each_engine_profile_at_its_own_rate() -> None:
     words = ["experiment/kunserve/point@_global_=gb9"]
     made = composed("kunserve_regime", words)

@@ -78,7 +78,7 @@ def test_a_figure_is_made_beside_the_committed_one_and_held_against_it(
     out = into(tmp_path, monkeypatch)
     assert main(["kunserve_table1"]) == 0
     page = (out / "report.md").read_text()
-    assert "Everything that one seed tells is the same." in page
+    assert "claims that one seed tells are the same." in page
     assert "| figure | kunserve_table1 | the same |" in page
     assert "| claim | kunserve/" in page
     assert (out / "kunserve_table1.png").is_file()
@@ -128,3 +128,11 @@ def test_a_quick_figure_has_the_runs_of_one_seed_and_none_of_a_real_engine(
     page = (out / "report.md").read_text()
     assert "| figure | aegaeon_fig01 | of the first seed |" in page
     assert "| figure | aegaeon_fig10 | needs a real engine: --tier full |" in page
+
+
+def test_a_report_in_which_nothing_was_compared_says_so() -> None:
+    left_out = reproduce.Row("figure", "a", "needs a real engine", same=False, counts=False)
+    alone = reproduce.Row("figure", "b", "of the first seed", same=True)
+    untold = reproduce.Row("claim", "p/c", "not told by one seed", same=False, counts=False)
+    page = reproduce.as_page([left_out, alone, untold], quick=True)
+    assert "Nothing was held against what is committed." in page
