@@ -107,13 +107,18 @@ def test_one_seeds_value_is_held_against_the_committed_one_of_this_seed(
     claim = claims["fig05-8-ttft"]
     head, made, committed = "stages,rate,seed,ttft_p99_over_one\n", tmp_path, tmp_path / "committed"
     committed.mkdir()
-    (committed / "kunserve_fig05.csv").write_text(head + "8,1.5,0,4\n8,1.5,1,9\n")
+    (committed / "kunserve_fig05.csv").write_text(head + "8,1.5,0,4\n8,1.5,1,6\n")
     monkeypatch.setattr(reproduce, "published", lambda _: committed)
     found = []
-    for value in ("4", "5"):
+    for value in ("4", "5", "7"):
         (made / "kunserve_fig05.csv").write_text(head + f"8,1.5,0,{value}\n")
-        found += [(row.found, row.same) for row in of_the_same_seeds([claim], made)]
-    assert found == [("4", True), ("4 before, now 5", False)]
+        rows = of_the_same_seeds([claim], made)
+        found += [(row.found, row.same, row.counts) for row in rows]
+    assert found == [
+        ("4", True, True),
+        ("4 before, now 5, as seeds differ", False, False),
+        ("4 before, now 7", False, True),
+    ]
     (made / "kunserve_fig05.csv").write_text(head + "2,1.5,0,4\n")
     (row,) = of_the_same_seeds([claim], made)
     assert row.found.startswith("not told by one seed: no row of the figure has")
