@@ -177,20 +177,21 @@ def composed_runs(
         engine, runs = future.result()
         more = simulated if engine == "sim" else live
         if engine == "sim" or not simulated:
-            sweeps[name] = [[*run, *more] for run in _of_first_seeds(runs, seeds)]
+            sweeps[name] = [[*run, *more] for run in runs]
     chosen = dict.fromkeys((name, groups(run)) for name, runs in sweeps.items() for run in runs)
     composing = {choice: pool.submit(composed, *choice) for choice in chosen}
     made = {choice: future.result() for choice, future in composing.items()}
-    return {name: [(made[name, groups(run)], run) for run in runs] for name, runs in sweeps.items()}
+    return {
+        name: _of_first_seeds([(made[name, groups(run)], run) for run in runs], seeds)
+        for name, runs in sweeps.items()
+    }
 
 
-def _of_first_seeds(runs: Sequence[list[str]], count: int | None) -> Sequence[list[str]]:
-    """The runs of a sweep that have one of its first `count` seeds; all where it has none."""
+def _of_first_seeds(runs: Runs, count: int | None) -> Runs:
+    """Those of an experiment that have one of its first `count` seeds, which a sweep names or an
+    option of a group sets; None: all."""
     if count is None:
         return runs
-    kept = list(dict.fromkeys(_seed(run) for run in runs))[:count]
-    return [run for run in runs if _seed(run) in kept]
-
-
-def _seed(run: Sequence[str]) -> str | None:
-    return next((word for word in run if word.startswith("seed=")), None)
+    seeds = [made.configured(run).seed for made, run in runs]
+    kept = list(dict.fromkeys(seeds))[:count]
+    return [run for run, seed in zip(runs, seeds, strict=True) if seed in kept]

@@ -57,6 +57,14 @@ def test_of_a_sweep_only_the_first_seeds_are_run_if_so_told() -> None:
     assert len(runs["aegaeon_fig01"]) == 1  # sweeps no seed
 
 
+def test_a_seed_may_be_that_of_an_option() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        runs = composed_runs(["aegaeon_fig13"], pool, seeds=1)["aegaeon_fig13"]
+    inputs = {word for _, run in runs for word in run if "inputs" in word}
+    assert inputs == {"experiment/aegaeon/inputs@_global_=published"}
+    assert len(runs) == 15
+
+
 def test_a_number_of_seeds_below_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kunserve_table1", "--seeds", "0"]) == 2
     assert "--seeds 0 must be at least 1" in capsys.readouterr().err
