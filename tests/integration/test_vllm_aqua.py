@@ -124,7 +124,7 @@ def run_jobs(jobs: dict[str, Found], installed: Path, folder: Path) -> dict[str,
     words = [sys.executable, str(ROOT / "tests/integration/aqua_offline.py"), str(file)]
     done = subprocess.run(
         words, cwd=folder, env=os.environ | {"PYTHONPATH": str(installed)}, text=True,
-        capture_output=True, timeout=600, check=False,
+        capture_output=True, timeout=850, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
