@@ -30,7 +30,8 @@ def share(num_bytes: int) -> tuple[Tensor, str]:
         memory = torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
     except RuntimeError as error:
         raise OSError(f"no {num_bytes} bytes on the GPU: {error}") from error
-    device, *parts = memory.untyped_storage()._share_cuda_()
+    storage: Any = memory.untyped_storage()
+    device, *parts = storage._share_cuda_()
     words = [part.hex() if isinstance(part, bytes) else part for part in parts]
     return memory, json.dumps([_uuid(device), *words])
 

@@ -161,4 +161,4 @@ class PagedKv:
 
 def _pairs(rows: Tensor, runs: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     """(rows of one tensor, the run that they belong to)."""
-    return zip(rows.split([len(run) for run in runs]), runs, strict=True)
+    return zip(torch.split(rows, [len(run) for run in runs]), runs, strict=True)
