@@ -195,6 +195,15 @@ def serve(job: Job, subject: Any) -> dict[str, Any]:
     return found
 
 
+def served(job: Job) -> dict[str, Any]:
+    """The engine is gone when this returns: its end would end the connector of the next one."""
+    subject = engine(job)
+    found = serve(job, subject)
+    if not alone(job):
+        subject.engine_core.shutdown()  # and with it the workers' processes
+    return found
+
+
 def end_of_engine() -> None:
     """The next one of this process makes its groups and its connector anew."""
     from vllm.distributed.kv_transfer.kv_transfer_state import ensure_kv_transfer_shutdown
@@ -205,10 +214,7 @@ def end_of_engine() -> None:
 def main(jobs: list[Job]) -> None:
     for job in jobs:
         try:
-            subject = engine(job)
-            found = serve(job, subject)
-            if not alone(job):
-                subject.engine_core.shutdown()  # and with it the workers' processes
+            found = served(job)
         except ValueError as error:
             found = {"refused": str(error)}
         print(json.dumps(found), flush=True)
