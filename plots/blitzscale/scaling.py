@@ -1,4 +1,4 @@
-"""Single scale-ups and what they cost: Figs. 1, 4, 19, 21 and 23."""
+"""Single scale-ups and what they cost: Figs. 1, 19, 21 and 23."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pandas as pd
 from harness.cost.profile import HardwareProfile
 from harness.records.device_events import covered_s
 from plots.blitzscale.runs import (
-    MEASURES,
     OVER_TIME_S,
     SYSTEMS,
     WORKLOADS,
@@ -20,13 +19,11 @@ from plots.blitzscale.runs import (
     Run,
     over_time,
     runs,
-    saved,
     table_of,
 )
 from plots.conf import hardware, spec
 from plots.figure import Panels, Points, picture
-from plots.panels import Look, lines
-from plots.style import PALETTE, log_scale
+from plots.style import PALETTE
 from systems.blitzscale.ilp import ilp
 from systems.blitzscale.parameters import HostCache
 from systems.blitzscale.timeline import PairTimes
@@ -84,115 +81,6 @@ def _kv_tokens(answered: pd.DataFrame) -> Floats:
         begun = np.searchsorted(times, at, side="right")
         total += np.where((begun > 0) & (at < times[-1]), prompt + begun, 0)
     return total
-
-
-SPARES = {"near": "beside a copy", "spread": "where most are free"}
-SEVERAL, MODELS = "burstgpt_models", 8  # a workload, and the models that it asks for
-PUBLISHED = (20, 46)  # % of loads that miss
-SETTINGS = {  # what idle models do with their last GPUs, and the factor on the trace's rate
-    "keep x10": Look("idle models keep GPUs", PALETTE[0], "o"),
-    "give x10": Look("idle models give GPUs back", PALETTE[1], "s"),
-    "give x40": Look("the same, four times the rate", PALETTE[3], "^"),
-}
-BY_ROOM = {
-    "share of loads that miss": "% of S-LLM's loads that miss",
-    "share of mean TTFT saved": "% of S-LLM's mean TTFT saved",
-}
-BIN_S = 2.0
-
-
-def misses(points: Points) -> pd.DataFrame:
-    """Rows of several models have `fits`, how many of them a host's memory has room for, and
-    `setting`."""
-    together: dict[tuple[object, ...], list[Run]] = {}
-    rows: list[dict[str, Any]] = []
-    for run in runs(points, ("serverlessllm", "blitzscale")):
-        about = _about(run)
-        together.setdefault(tuple(about.values()), []).append(run)
-        rows += [row | about for row in _misses(run, over_time=about.get("fits") == MODELS)]
-    for runs_of, found in together.items():
-        about = dict(zip(("spares", "fits", "setting"), runs_of, strict=False))
-        rows += [row | about for row in saved(found, "serverlessllm", quantities=["mean TTFT"])]
-    return pd.DataFrame(rows)
-
-
-def _about(run: Run) -> dict[str, Any]:
-    config = run.config()
-    spares = {"spares": config["system"]["spares"]}
-    if run.workload != SEVERAL:
-        return spares
-    room = int(config["hardware"]["host_memory_bytes"] // spec("llama3-8b").weight_bytes)
-    idle = "keep" if config["system"]["min_prefills"] else "give"
-    setting = f"{idle} x{config['workload']['scale']['rate']:g}"
-    return spares | {"fits": min(MODELS, room), "setting": setting}
-
-
-def _misses(run: Run, *, over_time: bool) -> Iterator[dict[str, Any]]:
-    found = run.loads()
-    missed = found.source.str.startswith("ssd").to_numpy()
-    values = {"share of loads that miss": missed.mean() if len(found) else np.nan}
-    values |= {"loads": len(found), "mean TTFT": MEASURES["mean TTFT"](run)}
-    made = run.rows(values)
-    if over_time and run.seed == SHOWN_SEED:
-        bins = np.arange(0, found.start_s.max() + BIN_S, BIN_S)
-        for name, start_s in (("scaled", found.start_s), ("missed", found.start_s[missed])):
-            counts, _ = np.histogram(start_s, bins)
-            made += run.curve(name, bins[:-1], counts.astype(float))
-    yield from (row | {"config_hash": run.point.config_hash()} for row in made)
-
-
-@picture(
-    "blitzscale_fig04", misses,
-    (
-        "blitzscale_models", "blitzscale_models_idle", "blitzscale_models_spread",
-        "blitzscale_fig17", "blitzscale_fig17_cold",
-    ),
-    shape=(2, 2), size=(9, 6),
-)  # fmt: skip
-def fig04(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 4: instances that ServerlessLLM scales, and those that miss the host cache: eight models
-    of 8B on four hosts, after a warm-up. A host misses a model that it has not had for the TTL, or
-    that its memory has no room for: "the scarce host memory cannot support the caching all models"
-    (section 3). Which free GPU is taken is open in the paper: one on a host that has the model if
-    there is one, or one on the host with the most free GPUs. Above: over time, all models fit.
-    Below: by how many models a host's memory fits; shaded is what the paper has. BlitzScale needs
-    one copy of each model in the cluster, which is two models a host."""
-    several = rows[rows.workload == SEVERAL]
-    theirs = several[several.system == "serverlessllm"]
-    for panel, spares in zip(axes, SPARES, strict=False):
-        fitting = (theirs.spares == spares) & (theirs.fits == MODELS)
-        mine = theirs[fitting & (theirs.setting == next(iter(SETTINGS)))]
-        for name, colour in (("scaled", "0.7"), ("missed", PALETTE[3])):
-            bars = mine[mine.quantity == name]
-            panel.bar(bars.x, bars.value, BIN_S, align="edge", color=colour, label=name)
-        share = mine[mine.quantity == "share of loads that miss"].value.mean()
-        panel.set_title(f"new GPUs {SPARES[spares]}: {share:.0%} miss")
-        panel.set(xlabel="seconds", ylabel="instances in 2 s")
-        panel.legend()
-    shown = several[
-        (several.spares == "near") & ~(several.system == "blitzscale") | several.against.notna()
-    ]
-    for panel, (quantity, title) in zip(axes[2:], BY_ROOM.items(), strict=True):
-        lines(
-            panel,
-            shown[shown.quantity == quantity],
-            "fits",
-            "value",
-            SETTINGS,
-            by="setting",
-            factor=100,
-        )
-        log_scale(panel, "x")
-        panel.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
-        panel.set(
-            title=title, xlabel="models of 8 that a host's memory fits", ylabel="%", ylim=(0, None)
-        )
-    axes[2].axhspan(*PUBLISHED, color="0.9")
-    axes[2].legend()
-    return (
-        f"Eight models of 8B, BurstGPT, models drawn, TTL 5 min. Above: seed {SHOWN_SEED}, titles "
-        "all seeds. Below: mean and range of seeds; shaded: the paper."
-    )
 
 
 TTL_S = {"serverlessllm": 300.0, "serverlessllm_30s": 30.0, "blitzscale": 0.0}
@@ -263,7 +151,6 @@ def _host_copies(run: Run) -> tuple[Floats, Floats, Floats, int]:
     return seconds[counts], copies[counts], busy[counts], hosts
 
 
-ENGINES = {"sim": "simulated, six", "torch": "measured, two"}
 STEP_S, SHOWN_S = {"sim": 0.1, "torch": 0.25}, {"sim": 4.0, "torch": 5.0}
 BESIDE = ("allcache", "network", "blitzscale")
 TOKENS, THERE, LOADED = "prompt tokens/s", "share of the parameters there", "all are loaded"
@@ -306,36 +193,53 @@ def _live(run: Run) -> Iterator[dict[str, Any]]:
 
 
 @picture(
-    "blitzscale_fig21", table_of(_live), ("blitzscale_fig21", "blitzscale_fig21_live"),
-    shape=(2, 2), size=(9, 6), legend=len(BESIDE),
-)  # fmt: skip
+    "blitzscale_fig21",
+    table_of(_live),
+    ("blitzscale_fig21",),
+    shape=(1, 2),
+    size=(9, 3.2),
+    legend=2,
+)
 def fig21(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 21: prompt tokens prefilled while new instances load, and what of their parameters is
-    there. Above, simulated: six instances of 24B; below, measured: two worker processes of this
-    machine. Time runs from when the first of them begins to load. Live, as in section 5.2, tokens
-    come before the last layer has."""
-    for panels, (engine, title) in zip((axes[:2], axes[2:]), ENGINES.items(), strict=True):
-        for system in BESIDE:
-            look = SYSTEMS[system]
-            mine = rows[(rows.engine == engine) & (rows.system == system)]
-            loaded_s = mine[(mine.quantity == LOADED) & (mine.seed == SHOWN_SEED)].value
-            for panel, name, style in zip(
-                panels, (TOKENS, THERE), ("default", "steps-post"), strict=True
-            ):
-                shown = mine[mine.quantity == name]
-                if len(shown):
-                    panel.plot(shown.x, shown.value, drawstyle=style, **look.curve)
-                for end_s in loaded_s:
-                    panel.axvline(end_s, color=look.colour, lw=0.8, ls=":")
-        panels[0].set(title=f"{title}: prefilled", ylabel=TOKENS)
-        panels[1].set(title=f"{title}: parameters of all there", ylabel="share", ylim=(0, 1.03))
-        for panel in panels:
-            panel.set(xlim=(0, SHOWN_S[engine]), xlabel="seconds since loading began")
+    """Fig. 21: prompt tokens prefilled while six instances of 24B load, and what of their
+    parameters is there. Time runs from when the first of them begins to load. Live, as in section
+    5.2, tokens come before the last layer has."""
+    _tokens_and_layers(axes, rows, "sim")
     return (
-        "AzureConv's lengths (live a quarter of them), arrivals drawn. Above Mistral-24B, TP 2; "
-        f"below a random-weight model on paced workers. Lines: seed {SHOWN_SEED}. Dotted: all are "
-        "loaded."
+        "Mistral-24B, TP 2, AzureConv's lengths, arrivals drawn. Lines: seed "
+        f"{SHOWN_SEED}. Dotted: all are loaded."
     )
+
+
+@picture(
+    "blitzscale_fig21_live", table_of(_live), ("blitzscale_fig21_live",), shape=(1, 2),
+    size=(9, 3.2), legend=3,
+)  # fmt: skip
+def fig21_live(axes: Panels, rows: pd.DataFrame) -> str:
+    """Fig. 21 measured: two worker processes of this machine load beside two that serve."""
+    _tokens_and_layers(axes, rows, "torch")
+    return (
+        "A random-weight model on paced workers, a quarter of AzureConv's lengths, arrivals drawn. "
+        f"Lines: seed {SHOWN_SEED}. Dotted: all are loaded."
+    )
+
+
+def _tokens_and_layers(axes: Panels, rows: pd.DataFrame, engine: str) -> None:
+    for system in BESIDE:
+        look, mine = SYSTEMS[system], rows[rows.system == system]
+        loaded_s = mine[(mine.quantity == LOADED) & (mine.seed == SHOWN_SEED)].value
+        for panel, name, style in zip(
+            axes, (TOKENS, THERE), ("default", "steps-post"), strict=True
+        ):
+            shown = mine[mine.quantity == name]
+            if len(shown):
+                panel.plot(shown.x, shown.value, drawstyle=style, **look.curve)
+            for end_s in loaded_s:
+                panel.axvline(end_s, color=look.colour, lw=0.8, ls=":")
+    axes[0].set(title="prefilled", ylabel=TOKENS)
+    axes[1].set(title="parameters of all there", ylabel="share", ylim=(0, 1.03))
+    for panel in axes:
+        panel.set(xlim=(0, SHOWN_S[engine]), xlabel="seconds since loading began")
 
 
 LAYERS_8B, LOAD, BATCHES, REPEATS = 32, 6.0, 12, 9  # §5.2: layers; Fig. 15's load; "a dozen"
