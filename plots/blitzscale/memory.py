@@ -62,6 +62,7 @@ def by_memory(axes: Panels, rows: pd.DataFrame) -> str:
         lines(panel, of_panel, "fits", "value", CACHED, by="series", factor=factor)
         log_scale(panel, "x")
         panel.set_xticks([1, 2, 4, MODELS], ["1", "2", "4", "8"])
+        panel.minorticks_off()
         panel.set(title=quantity, xlabel="models of 8 that a host's memory fits", ylabel=unit)
     axes[0].axhspan(*PUBLISHED, color="0.9", zorder=0)
     axes[1].set_ylim(0, None)
