@@ -98,6 +98,7 @@ OF_DATASETS = tuple(f"kunserve_fig10_{dataset}" for dataset in DATASETS)
 AT_33_GB = (  # have BurstGPT's other rates
     "kunserve_regime", "kunserve_variants", "kunserve_fig10_migration",
 )  # fmt: skip
+GB33 = ("gb33", "gb33_busy")  # at the testbed's bursts
 OF_FIG10 = (*OF_DATASETS, *AT_33_GB)
 SLO = "SLO: 5 x P50 of replication at the lowest rate."
 
@@ -106,7 +107,7 @@ def fig10_runs(points: Points) -> list[Point]:
     """Those of Fig. 10: of other experiments' runs those of its systems with 33 GB of KV."""
     return [
         p for p in points
-        if p.experiment in OF_DATASETS or (point_of(p).startswith("gb33") and system(p) in SYSTEMS)
+        if p.experiment in OF_DATASETS or (point_of(p) in GB33 and system(p) in SYSTEMS)
     ]  # fmt: skip
 
 
