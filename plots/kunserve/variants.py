@@ -35,7 +35,7 @@ BESIDE = dict.fromkeys(VARIANTS, "kunserve_control") | {  # what does not drop, 
 }
 PLACES = {
     "gb33": "33 GB, load 0.5", "gb9": "9.4 GB, load 0.5", "gb33_busy": "33 GB, load 0.7",
-    "gb9_rows": "9.4 GB, BurstGPT's\narrivals", "azureconv": "33 GB, AzureConv",
+    "gb33_long": "33 GB, long bursts", "gb9_rows": "9.4 GB, BurstGPT's\narrivals", "azureconv": "33 GB, AzureConv",
     "agieval_cot": "33 GB, AGIEval-CoT\n(SYNTHETIC)",
 }  # fmt: skip
 EXPERIMENTS = (
