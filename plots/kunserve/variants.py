@@ -35,7 +35,8 @@ BESIDE = dict.fromkeys(VARIANTS, "kunserve_control") | {  # what does not drop, 
 }
 PLACES = {
     "gb33": "33 GB, load 0.5", "gb9": "9.4 GB, load 0.5", "gb33_busy": "33 GB, load 0.7",
-    "gb33_long": "33 GB, long bursts", "gb9_rows": "9.4 GB, BurstGPT's\narrivals", "azureconv": "33 GB, AzureConv",
+    "gb33_long": "33 GB, bursts\ntwice as long", "gb9_rows": "9.4 GB, BurstGPT's\narrivals",
+    "azureconv": "33 GB, AzureConv",
     "agieval_cot": "33 GB, AGIEval-CoT\n(SYNTHETIC)",
 }  # fmt: skip
 EXPERIMENTS = (
@@ -86,10 +87,9 @@ def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set_title(title)
     log_scale(axes[0], "y")
     return (
-        "Azure code arrivals and BurstGPT's lengths, but where named. Eight instances of 14B, "
-        "AzureConv and AGIEval-CoT four, mean and range of seeds. Load: mean KV demand over memory "
-        "(AzureConv 0.78, AGIEval-CoT 0.68); in brackets: share of the control's waiting that is "
-        "for memory. The public code runs whole prompts alone and first before a drop."
+        "Azure code arrivals, BurstGPT's lengths but where named. Eight instances of 14B (the last "
+        "two: four), mean and range of seeds. In brackets: share of the control's waiting that is "
+        "for memory. The public code runs whole prompts first before a drop."
     )
 
 
@@ -119,7 +119,7 @@ def groups(axes: Panels, rows: pd.DataFrame) -> str:
     for panel, (blocks, mine) in zip(axes, rows.groupby("blocks"), strict=True):
         lines(panel, mine, "to_rate", "ttft_mean_s", GROUPS)
         panel.set(title=f"{blocks} KV blocks of an instance", xlabel="requests/s")
-        log_scale(panel, "y")
+    log_scale(axes[0], "y")
     axes[0].set_ylabel("mean TTFT (s)")
     return (
         "BurstGPT's first 80 arrivals, its lengths. Four instances of tiny-llama, paced as on a "
