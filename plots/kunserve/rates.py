@@ -124,7 +124,7 @@ def on_datasets(points: Points) -> pd.DataFrame:
 
 @picture("kunserve_fig10", on_datasets, OF_FIG10, shape=(3, 5), size=(12, 6.8), legend=5)
 def fig10(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 10: end to end, 14B: TTFT and TBT by rate, violations of the SLO, on three datasets."""
+    """Fig. 10: end to end, 14B: TTFT and TBT by demand, violations of the SLO, on three datasets."""
     for i, (name, title) in enumerate(DATASETS.items()):
         mine = axes[5 * i : 5 * (i + 1)]
         _by_demand(mine, rows[rows.dataset == name])
@@ -135,9 +135,9 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
                 panel.set_title("")
     return (
         "Azure code arrivals. Mean and range of seeds. Demand: replication's mean; dotted: the "
-        f"paper's. TBT: a request's mean. P99 where a run has requests enough. {SLO} KV: 33 GB an "
-        "instance. BurstGPT: eight instances; others: four. The public code runs whole prompts "
-        f"first. {_memory(rows)}"
+        f"paper's. TBT: a request's mean. P99 where a run has requests enough, side by side where "
+        f"only two loads have. {SLO} KV: 33 GB an instance. BurstGPT: eight instances; others: "
+        f"four. The public code runs whole prompts first. {_memory(rows)}"
     )
 
 
@@ -204,16 +204,17 @@ def _larger(axes: Panels, rows: pd.DataFrame) -> str:
     axes[5].set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
     axes[5].set_xticks([], minor=True)
     memory = rows[rows.system == "llumnix_replication"].groupby("rate").wait_memory.mean()
+    full = ", ".join(f"{100 * share:.0f}" for share in memory)
     public_code = "kunserve_artifact" in set(rows.system)
     engine = " The public code runs whole prompts first before a drop." if public_code else ""
     return (
         "Azure code arrivals. Four instances. Mean and range of seeds. Demand: replication's mean; "
-        f"dotted: the paper's. P99 where a run has requests enough. {SLO} KV is full for {', '.join(f'{100 * m:.0f}' for m in memory)} % of "
-        f"replication's waiting, by rate.{engine}"
+        f"dotted: the paper's. P99 where a run has requests enough. {SLO} KV is full for {full} % "
+        f"of replication's waiting, by rate.{engine}"
     )
 
 
-# End to end, 70B (Fig. 12) and 90B (Fig. 13): by rate, and violations by SLO scale.
+# End to end, 70B (Fig. 12) and 90B (Fig. 13): by demand, and violations by SLO scale.
 fig12, fig13 = (
     picture(of[0], by_scale, of, shape=(2, 3), size=(9.5, 5.4), legend=4)(_larger)
     for of in (("kunserve_fig12", TWICE), ("kunserve_fig13",))
