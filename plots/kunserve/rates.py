@@ -124,7 +124,7 @@ def on_datasets(points: Points) -> pd.DataFrame:
 
 @picture("kunserve_fig10", on_datasets, OF_FIG10, shape=(3, 5), size=(12, 6.8), legend=5)
 def fig10(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 10: end to end, 14B: TTFT and TBT by demand, violations of the SLO, on three datasets."""
+    """Fig. 10: end to end, 14B: latencies by demand, violations of the SLO, on three datasets."""
     for i, (name, title) in enumerate(DATASETS.items()):
         mine = axes[5 * i : 5 * (i + 1)]
         _by_demand(mine, rows[rows.dataset == name])
@@ -135,9 +135,9 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
                 panel.set_title("")
     return (
         "Azure code arrivals. Mean and range of seeds. Demand: replication's mean; dotted: the "
-        f"paper's. TBT: a request's mean. P99 where a run has requests enough, side by side where "
-        f"only two loads have. {SLO} KV: 33 GB an instance. BurstGPT: eight instances; others: "
-        f"four. The public code runs whole prompts first. {_memory(rows)}"
+        f"paper's. P99 where a run has requests enough. {SLO} KV: 33 GB an instance. BurstGPT: "
+        "eight instances; others: four. The public code runs whole prompts first. "
+        f"{_memory(rows)}"
     )
 
 
