@@ -24,6 +24,7 @@ class ServerPlugin:
     python_path: Path  # where the servers find the plug-in
     counters: str  # its counters on the servers' /metrics begin so
     proof: str  # the one of them that counts wherever it schedules
+    gpus_beside: int = 0  # how many GPUs behind their own the servers see, for memory lent there
 
 
 class System(Protocol):
@@ -31,7 +32,8 @@ class System(Protocol):
     cannot run it, with what it needs and what there is.
 
     A system that also runs inside vLLM names the class that does so as `in_vllm`, with
-    `plugin(config)`, a context that yields its ServerPlugin, and `heeded`, the keys that it reads.
+    `plugin(config, placements)`, a context that yields its ServerPlugin, and `heeded`, the keys
+    that it reads.
     """
 
     @staticmethod

@@ -124,7 +124,9 @@ class VllmEngine:
             *vllm_command.flag("enable_prompt_tokens_details", True),  # usage has cached_tokens
             *config.extra_args,
         ]
-        places = vllm_command.placements(len(specs), max(s.tp for s in specs), os.environ)
+        places = vllm_command.placements(
+            len(specs), max(s.tp for s in specs), os.environ, plugin.gpus_beside if plugin else 0
+        )
         plans = []
         for i, (spec, name, place) in enumerate(zip(specs, served, places, strict=True)):
             model = vllm_command.model_flags(spec, name, run_dir / "models", config.load_format)

@@ -93,15 +93,18 @@ def model_flags(spec: ModelSpec, served_name: str, models_dir: Path, load_format
     return [*flags, "--skip-tokenizer-init"]
 
 
-def placements(num_servers: int, tp: int, environ: Mapping[str, str]) -> list[dict[str, str]]:
-    """Per server, the variables that give it `tp` devices of its own.
+def placements(
+    num_servers: int, tp: int, environ: Mapping[str, str], beside: int = 0
+) -> list[dict[str, str]]:
+    """Per server, the variables that give it `tp` devices of its own. Behind them it sees `beside`
+    GPUs of nobody, or as many as there are.
 
     On a GPU machine that is CUDA_VISIBLE_DEVICES, on a CPU machine a share of the cores; the
     other variable is ignored there. One server on a CPU is left to vLLM's own choice of cores.
     """
     wanted = num_servers * tp
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    devices = visible.split(",") if visible else [str(i) for i in range(wanted)]
+    devices = visible.split(",") if visible else [str(i) for i in range(wanted + beside)]
     if len(devices) < wanted:
         raise UsageError(
             f"hardware.num_devices asks for {wanted} devices, but CUDA_VISIBLE_DEVICES={visible} "
@@ -109,7 +112,8 @@ def placements(num_servers: int, tp: int, environ: Mapping[str, str]) -> list[di
         )
     result = []
     for i in range(num_servers):
-        env = {"CUDA_VISIBLE_DEVICES": ",".join(devices[i * tp : (i + 1) * tp])}
+        own = devices[i * tp : (i + 1) * tp] + devices[wanted : wanted + beside]
+        env = {"CUDA_VISIBLE_DEVICES": ",".join(own)}
         if num_servers > 1 and "VLLM_CPU_OMP_THREADS_BIND" not in environ:
             env |= _cores(i, num_servers, tp)
         result.append(env)

@@ -109,7 +109,7 @@ def _serve(
         seed=parts.options.seed,
         scheduler={k: v for k, v in parts.config["system"].items() if k != "_target_"},
         announce=announce,
-        plugin=partial(plugin, parts.system_config) if plugin is not None else None,
+        plugin=partial(plugin, parts.system_config, placements) if plugin is not None else None,
     )
     with parts.engine.start(experiment) as cluster:
         check_capacity(parts.schedule, cluster)

@@ -115,12 +115,13 @@ class Region:
         for page in pages.out:
             if page.slots is None:
                 continue
-            _, process, number = page.slots.lease.rsplit(".", 2)
+            (slots,) = page.slots  # one rank's
+            _, process, number = slots.lease.rsplit(".", 2)
             try:
                 lent = Path(f"/proc/{process}/fd/{number}").read_bytes()
             except OSError:  # it was killed
                 continue
-            for slot, block in zip(page.slots.blocks, kv[page.request_id], strict=True):
+            for slot, block in zip(slots.blocks, kv[page.request_id], strict=True):
                 assert lent[slot * len(block) : (slot + 1) * len(block)] == block
                 self.checked += 1
 
@@ -137,16 +138,20 @@ def reclaim(url: str) -> None:
         urllib.request.urlopen(asked).close()
 
 
-def serve(job: Job) -> dict[str, Any]:
+def alone(job: Job) -> bool:
+    """Whether the worker is in this process."""
+    ranks: int = job["engine"].get("tensor_parallel_size", 1)
+    return ranks == 1
+
+
+def serve(job: Job, subject: Any) -> dict[str, Any]:
     from vllm.distributed.kv_transfer import get_kv_transfer_group
     from vllm.inputs import TokensPrompt
     from vllm.sampling_params import SamplingParams
 
-    subject = engine(job)
     scheduler = subject.engine_core.engine_core.scheduler
     watched = Watched(scheduler)
-    worker = get_kv_transfer_group() if job["aqua"] else None
-    region = Region(worker) if job["aqua"] else None
+    region = Region(get_kv_transfer_group()) if job["aqua"] and alone(job) else None
     tokens: dict[str, list[int]] = {}
     first: dict[str, int] = {}
     aborted: list[str] = []
@@ -179,13 +184,23 @@ def serve(job: Job) -> dict[str, Any]:
     found: dict[str, Any] = {"tokens": tokens, "first": first, "aborted": aborted}
     found |= {"computed": watched.computed, "paged": watched.paged, "steps": step}
     if region is not None:
+        found["checked"] = region.checked
+    if job["aqua"]:
         for _ in range(2):  # the last request's end reaches the workers and the coordinator
             scheduler.schedule()
         found["counts"] = watched.counts
-        found["checked"] = region.checked
         found["left"] = len(scheduler.connector._tokens) + len(scheduler.connector._slots)
         found["free_blocks"] = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         found["module"] = sys.modules[type(scheduler).__module__].__file__
+    return found
+
+
+def served(job: Job) -> dict[str, Any]:
+    """The engine is gone when this returns: its end would end the connector of the next one."""
+    subject = engine(job)
+    found = serve(job, subject)
+    if not alone(job):
+        subject.engine_core.shutdown()  # and with it the workers' processes
     return found
 
 
@@ -199,7 +214,7 @@ def end_of_engine() -> None:
 def main(jobs: list[Job]) -> None:
     for job in jobs:
         try:
-            found = serve(job)
+            found = served(job)
         except ValueError as error:
             found = {"refused": str(error)}
         print(json.dumps(found), flush=True)

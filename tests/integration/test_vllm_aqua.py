@@ -97,9 +97,9 @@ def job(model: Path, changes: Found) -> Found:
 
 
 @contextmanager
-def lent() -> Iterator[tuple[str, int]]:
+def lent(num_ranks: int = 1) -> Iterator[tuple[str, list[int]]]:
     config = Coordination(heartbeat_timeout_s=60.0, process=True, port=0)
-    with lending(config, LENT_BLOCKS * BLOCK_BYTES) as found:
+    with lending(config, LENT_BLOCKS * BLOCK_BYTES // num_ranks, num_ranks) as found:
         yield found
 
 
@@ -111,7 +111,7 @@ def found(
     folder = tmp_path_factory.mktemp("jobs")
     jobs = {name: job(model, changes) for name, changes in JOBS.items()}
     with lent() as reclaimed, lent() as killed:
-        for name, (url, process) in {"reclaimed": reclaimed, "killed": killed}.items():
+        for name, (url, (process,)) in {"reclaimed": reclaimed, "killed": killed}.items():
             jobs[name]["extra"]["coordinator"] = url
             jobs[name]["lender"] = process
         return run_jobs(jobs, installed, folder)
@@ -124,7 +124,7 @@ def run_jobs(jobs: dict[str, Found], installed: Path, folder: Path) -> dict[str,
     words = [sys.executable, str(ROOT / "tests/integration/aqua_offline.py"), str(file)]
     done = subprocess.run(
         words, cwd=folder, env=os.environ | {"PYTHONPATH": str(installed)}, text=True,
-        capture_output=True, timeout=600, check=False,
+        capture_output=True, timeout=850, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

@@ -52,7 +52,7 @@ def plugin_server(model: Path, run_dir: Path, system: str) -> tuple[VllmEngine, 
     return engine, Experiment(
         loop=WallLoop(), recorder=Recorder([]), models=models, hardware=hardware, run_dir=run_dir,
         placements=placements, seed=0, scheduler={}, announce=print,
-        plugin=partial(AquaInVllm.plugin, config),
+        plugin=partial(AquaInVllm.plugin, config, placements),
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ class Coordinated:
     def allocate(self, num_blocks: int) -> Any:
         from systems.aqua.plugin.pages import Slots
 
-        return None if self.lease is None else Slots(self.lease, "a", list(range(num_blocks)))
+        return None if self.lease is None else [Slots(self.lease, "a", list(range(num_blocks)))]
 
     def unwanted(self, held: Any) -> tuple[set[str], set[str]]:
         return set(), set()
@@ -64,8 +64,7 @@ def test_kv_returns_to_a_lease_and_comes_back_from_there() -> None:
     worker.before(scheduler.build_connector_meta(None))  # it looks, and there is no lease
     assert scheduler.in_dram() == [True]
 
-    lease, _ = region.lend("test", 4096)
-    borrower.lease = lease
+    borrower.lease = region.lend("test", 4096).lease
     scheduler.build_connector_meta(None)
     assert scheduler.in_dram() == [True]  # every two iterations alone
     worker.before(scheduler.build_connector_meta(None))
@@ -95,7 +94,7 @@ def test_kv_stays_in_host_memory_if_the_lease_is_gone_when_it_is_written() -> No
     cache = torch.arange(BLOCKS * 6, dtype=torch.int32).reshape(BLOCKS, 2, 3)
     was = cache.clone()
     worker = PagedKv([cache], by_block=True)
-    gone = Slots("test.1.999999", "a", [0])
+    gone = [Slots("test.host.1.999999", "a", [0])]
     worker.before(Pages(out=[Page("r", [4], 0, None)]))
     worker.before(Pages(returned=[Page("r", [], 0, gone)]))
     cache.zero_()

@@ -1,6 +1,8 @@
 """A consumer's leases: its allocations at the coordinator, and its blocks in producers' regions.
 
-It runs in the scheduler's process. If a lease is full or gone, or if the coordinator does not
+It runs in the scheduler's process. With tensor parallelism each rank is a borrower of its own at
+the coordinator, with leases of its own (section 9.3: the two shards of Llama-3.1-70B). A request
+has room on every rank or on none. If a lease is full or gone, or if the coordinator does not
 answer, there is no room, and the page goes to host memory.
 """
 
@@ -9,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
 from systems.aqua.plugin.coordinator_http import CoordinatorHttp, Refused
@@ -22,20 +24,21 @@ BEAT_S = 1.0
 class Borrower:
     """The consumer's side of leases.
 
-    device: the consumer's name in the coordinator's topology. block_bytes: of a KV block, all
-    layers. Raises ValueError if it cannot join the coordinator.
+    devices: each rank's name in the coordinator's topology. block_bytes: of a rank's part of a KV
+    block, all layers. Raises ValueError if it cannot join the coordinator.
     """
 
-    def __init__(self, url: str, device: str, block_bytes: int) -> None:
+    def __init__(self, url: str, devices: Sequence[str], block_bytes: int) -> None:
         self._block_bytes = block_bytes
-        self._holder = f"{device}.{os.getpid()}"
+        self._holders = [f"{device}.{os.getpid()}" for device in devices]
         self._coordinator = CoordinatorHttp(url)
         self._free: dict[str, list[int]] = {}  # {lease: free blocks of its region}
         self._num_allocated = 0
-        self._ending: list[Slots] = []  # read in the iteration that is being made
-        self._ended: list[Slots] = []  # read in the iteration before it
+        self._ending: list[list[Slots]] = []  # read in the iteration that is being made
+        self._ended: list[list[Slots]] = []  # read in the iteration before it
         try:
-            self._coordinator.join(self._holder, device)
+            for holder, device in zip(self._holders, devices, strict=True):
+                self._coordinator.join(holder, device)
         except (OSError, Refused) as error:
             raise ValueError(f"no coordinator at {urlsplit(url).netloc}: {error}") from error
         threading.Thread(
@@ -46,19 +49,29 @@ class Borrower:
         pause = threading.Event()
         while not pause.wait(BEAT_S):
             try:
-                coordinator.heartbeat(self._holder)
+                for holder in self._holders:
+                    coordinator.heartbeat(holder)
             except OSError as error:
                 logger.warning("%s", error)
             except Refused as error:
                 logger.warning("no leases any more: %s", error)
                 return
 
-    def allocate(self, num_blocks: int) -> Slots | None:
-        """Room for `num_blocks` in one lease; None: no lease has room."""
+    def allocate(self, num_blocks: int) -> list[Slots] | None:
+        """Room for `num_blocks` of every rank, in one lease each; None: some rank has no room."""
+        found: list[Slots] = []
+        for holder in self._holders:
+            if (slots := self._allocate(holder, num_blocks)) is None:
+                self.free(found)
+                return None
+            found.append(slots)
+        return found
+
+    def _allocate(self, holder: str, num_blocks: int) -> Slots | None:
         self._num_allocated += 1
-        name = f"{self._holder}.{self._num_allocated}"
+        name = f"{holder}.{self._num_allocated}"
         try:
-            lease = self._coordinator.allocate(name, self._holder, num_blocks * self._block_bytes)
+            lease = self._coordinator.allocate(name, holder, num_blocks * self._block_bytes)
             if lease is not None and lease not in self._free:
                 offered = self._coordinator.leases()[lease]["offered_bytes"]
                 self._free[lease] = list(range(offered // self._block_bytes))
@@ -72,18 +85,20 @@ class Borrower:
         assert len(blocks) == num_blocks, "the coordinator counts the same blocks"
         return Slots(lease, name, blocks)
 
-    def free_after_reading(self, slots: Slots) -> None:
-        """Frees `slots` after the iteration that is being made, in which a worker reads them."""
+    def free_after_reading(self, slots: list[Slots]) -> None:
+        """Frees `slots` after the iteration that is being made, in which workers read them."""
         self._ending.append(slots)
 
-    def free(self, slots: Slots) -> None:
-        """Frees `slots` now."""
-        try:
-            self._coordinator.free(slots.allocation, self._holder)
-        except (OSError, Refused) as error:
-            logger.warning("allocation %s: %s", slots.allocation, error)
-        if slots.lease in self._free:
-            self._free[slots.lease] += slots.blocks
+    def free(self, slots: Iterable[Slots]) -> None:
+        """Frees `slots`, of the first ranks or of all, now."""
+        for holder, each in zip(self._holders, slots, strict=False):
+            try:
+                self._coordinator.free(each.allocation, holder)
+            except (OSError, Refused) as error:
+                logger.warning("allocation %s: %s", each.allocation, error)
+            if each.lease in self._free:
+                # In order, so that neighbours stay together and cross in one copy.
+                self._free[each.lease] = sorted(self._free[each.lease] + each.blocks)
 
     def next_iteration(self) -> None:
         """Tells that a new iteration is being made; the one before has been carried out."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -23,12 +24,12 @@ from systems.aqua.plugin.borrower import Borrower
 from systems.aqua.plugin.counters import Counters, Counts
 from systems.aqua.plugin.paged import PagedKv
 from systems.aqua.plugin.pages import Page, Pages, Slots
-from systems.aqua.plugin.settings import Settings
+from systems.aqua.plugin.settings import Settings, of_ranks
 
 
 class AquaConnector(KVConnectorBase_V1):
-    """AQUA's KV connector: one object in vLLM's scheduler process, and one in each worker. Raises
-    ValueError for leases with more than one device."""
+    """AQUA's KV connector: one object in vLLM's scheduler process, and one in each worker. The
+    scheduler's decides for all ranks, and each worker copies its own shard."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -37,19 +38,17 @@ class AquaConnector(KVConnectorBase_V1):
         self._block_tokens = vllm_config.cache_config.block_size
         # In the scheduler
         self._tokens: dict[str, int] = {}  # {request: saved tokens}
-        self._slots: dict[str, Slots] = {}  # {request whose KV is in a lease: its blocks there}
+        # {request whose KV is in leases: its blocks there, of each rank}
+        self._slots: dict[str, list[Slots]] = {}
         self._pages = Pages()  # pages of the next iteration
         self._iterations = 0
         self._borrower: Borrower | None = None
         if role == KVConnectorRole.SCHEDULER and self.settings.coordinator is not None:
-            if vllm_config.parallel_config.world_size != 1:
-                raise ValueError(
-                    "leases need a single device; without kv_connector_extra_config.coordinator "
-                    "KV is paged to host memory at any tensor_parallel_size"
-                )
             size = sum(each.size for each in kv_cache_config.kv_cache_tensors)
             block_bytes = size // kv_cache_config.num_blocks
-            self._borrower = Borrower(self.settings.coordinator, self.settings.device, block_bytes)
+            num_ranks = vllm_config.parallel_config.tensor_parallel_size
+            devices = of_ranks(self.settings.device, num_ranks)
+            self._borrower = Borrower(self.settings.coordinator, devices, block_bytes)
         # In a worker
         self._paged: PagedKv | None = None
         self._failed_blocks: set[int] = set()
@@ -112,18 +111,23 @@ class AquaConnector(KVConnectorBase_V1):
                 self._obey(self._borrower)
                 self._return(self._borrower)
         pages, self._pages = self._pages, Pages()
+        pages.leases = self._leases()
         return pages
+
+    def _leases(self) -> set[str]:
+        return {each.lease for slots in self._slots.values() for each in slots}
 
     def _obey(self, borrower: Borrower) -> None:
         """Runs section 6's control loop: KV in leases that are asked back goes to host memory. KV
-        that is gone with its producer will be computed again."""
+        that is gone with its producer will be computed again. One rank's lease decides for all."""
         fresh = {page.request_id for page in self._pages.out}
-        asked, gone = borrower.unwanted({slots.lease for slots in self._slots.values()})
+        asked, gone = borrower.unwanted(self._leases())
         for request_id, slots in list(self._slots.items()):
-            if slots.lease in gone:
-                self.count("lost_blocks", len(slots.blocks))
+            leases = {each.lease for each in slots}
+            if leases & gone:
+                self.count("lost_blocks", len(slots[0].blocks))
                 self._drop(request_id)
-            elif slots.lease in asked and request_id not in fresh:  # else the next time
+            elif leases & asked and request_id not in fresh:  # else the next time
                 del self._slots[request_id]
                 borrower.free_after_reading(slots)
                 self._pages.migrated.append(Page(request_id, [], 0, slots))
@@ -171,7 +175,9 @@ class AquaConnector(KVConnectorBase_V1):
                     "them"
                 )
         by_block = self.settings.copies == "by_block"
-        self._paged = PagedKv(list(kv_caches.values()), by_block=by_block)
+        self._paged = PagedKv(
+            list(kv_caches.values()), by_block=by_block, rank=get_tensor_model_parallel_rank()
+        )
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         assert isinstance(kv_connector_metadata, Pages)
@@ -186,6 +192,7 @@ class AquaConnector(KVConnectorBase_V1):
             if not self._paged.page_in(page):
                 self._failed_blocks.update(page.block_ids)
                 self.count("lost_blocks", len(page.block_ids))
+        self._paged.close_all_but(pages.leases)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()

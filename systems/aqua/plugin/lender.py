@@ -1,5 +1,6 @@
 """`python -m systems.aqua.plugin.lender --coordinator URL --device NAME --bytes N`: a producer that
-serves nothing and lends N bytes of its own memory, until its lease or its process is ended.
+serves nothing and lends N bytes of its GPU's memory, or of host memory if it sees no GPU, until its
+lease or its process is ended.
 
 It stands in for an engine with memory to spare, since vLLM's own KV tensors are private.
 """
@@ -25,20 +26,20 @@ def serve(url: str, device: str, num_bytes: int, over: threading.Event) -> None:
     begin."""
     holder = f"{device}.{os.getpid()}"
     coordinator = CoordinatorHttp(url)
-    lease, descriptor = region.lend(holder, num_bytes)
+    lent = region.lend(holder, num_bytes)
     coordinator.join(holder, device)
-    coordinator.offer(lease, holder, num_bytes)
-    print(f"lease {lease}", flush=True)
+    coordinator.offer(lent.lease, holder, num_bytes)
+    print(f"lease {lent.lease}", flush=True)
     try:
         while not over.wait(BEAT_S):
             try:
                 coordinator.heartbeat(holder)
-                if lease not in coordinator.leases():
+                if lent.lease not in coordinator.leases():
                     break  # reclaimed, and empty
             except OSError as error:
                 print(error, file=sys.stderr, flush=True)
     finally:
-        os.close(descriptor)  # its memory is free again
+        lent.end()
         coordinator.leave(holder)
 
 

@@ -1,7 +1,8 @@
 """What the scheduler's side tells the workers to copy, and where to. Plain data.
 
-Each iteration has one `Pages`. A page that is not on the device is in a producer's region, block by
-block (`Slots`), or in host memory.
+Each iteration has one `Pages`. A page that is not on the device is in producers' regions, block by
+block, or in host memory. A worker's KV is a shard of each block. All shards of a request are in
+leases, each in one of its rank, or none is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 
 class Slots(NamedTuple):
-    """Blocks of a lease's region. allocation: its name at the coordinator."""
+    """One rank's blocks of a lease's region. allocation: its name at the coordinator."""
 
     lease: str
     allocation: str
@@ -26,7 +27,7 @@ class Page(NamedTuple):
     request_id: str
     block_ids: list[int]  # on the device
     first: int  # which of the request's saved blocks block_ids[0] is
-    slots: Slots | None  # None: host memory
+    slots: list[Slots] | None  # of each rank; None: host memory
 
 
 @dataclass
@@ -38,3 +39,4 @@ class Pages(KVConnectorMetadata):
     dropped: list[str] = field(default_factory=list)
     out: list[Page] = field(default_factory=list)
     into: list[Page] = field(default_factory=list)
+    leases: set[str] = field(default_factory=set)  # in which KV lies after these copies

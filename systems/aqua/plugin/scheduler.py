@@ -62,7 +62,7 @@ class AquaScheduler(Scheduler):
 
     def _check(self) -> None:
         """Raises ValueError for what this scheduler cannot serve exactly."""
-        config = self.vllm_config
+        config, parallel = self.vllm_config, self.vllm_config.parallel_config
         refused = {
             f"vLLM {vllm.__version__}; valid: {VERSION}": not vllm.__version__.startswith(VERSION),
             "a KV connector other than AquaConnector": not isinstance(
@@ -74,6 +74,8 @@ class AquaScheduler(Scheduler):
             "a scheduling policy other than fcfs": self.scheduler_config.policy != "fcfs",
             "a watermark": self.kv_cache_manager.watermark_blocks > 0,
             "a model whose KV blocks are zeroed": self.needs_kv_cache_zeroing,
+            "pipeline or context parallelism": parallel.world_size != parallel.tensor_parallel_size
+            or parallel.decode_context_parallel_size != 1,
             "a model with several kinds of KV": len(self.kv_cache_config.kv_cache_groups) != 1,
         }
         for what, found in refused.items():

@@ -1,17 +1,19 @@
 """`engine=vllm`: AQUA's fair scheduler inside a real vLLM server (sections 7 and 8).
 
 The one server is the consumer. Its producer is a process that serves nothing and lends memory
-(`lender.py`). With `system.swap_space=dram` there is no producer and no coordinator.
+(`lender.py`), one for each of the server's tensor-parallel ranks. With `system.swap_space=dram`
+there is no producer and no coordinator.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
@@ -21,12 +23,13 @@ from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
-from harness.placement import Demand, Placement
+from harness.placement import Demand, Placement, dedicated
 from harness.request import Request
 from harness.system import ServerPlugin
 from systems.aqua.config import AquaConfig, Coordination
 from systems.aqua.coordinator.process import CoordinatorProcess
 from systems.aqua.coordinator.topology import Device, Topology
+from systems.aqua.plugin.settings import of_ranks
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = "0.32"
@@ -50,20 +53,14 @@ class AquaInVllm:
     def place(
         config: AquaConfig, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
     ) -> list[Placement]:
-        """The consumer's device. Raises UsageError for what the plug-in cannot do."""
+        """The consumer's devices. Raises UsageError for what the plug-in cannot do."""
         require_vllm()
         require_plain(config)
         if len(models) != 1:
             raise UsageError(
                 f"a consumer serves one model, not {len(models)}: set workload.models.kind=single"
             )
-        ((name, spec),) = models.items()
-        if spec.tp != 1:
-            raise UsageError(
-                f"model.tp={spec.tp}; valid: 1 with engine=vllm and system aqua, whose plug-in has "
-                "been tried on one device only"
-            )
-        return [Placement(devices=range(1), model=name)]
+        return dedicated(models, hardware)[:1]
 
     def __init__(self, config: AquaConfig, *, loop: Loop, cluster: Cluster) -> None:
         (self._server,) = cluster.endpoints
@@ -77,15 +74,16 @@ class AquaInVllm:
 
     @staticmethod
     @contextmanager
-    def plugin(config: AquaConfig) -> Iterator[ServerPlugin]:
+    def plugin(config: AquaConfig, placements: Sequence[Placement]) -> Iterator[ServerPlugin]:
         if config.swap_space == "dram":
             yield plugin(config, None)
             return
-        with lending(config.coordinator, config.lender.idle_bytes) as (url, _):
-            yield plugin(config, url)
+        num_ranks = len(placements[0].devices)
+        with lending(config.coordinator, config.lender.idle_bytes, num_ranks) as (url, _):
+            yield plugin(config, url, num_ranks)
 
 
-def plugin(config: AquaConfig, coordinator_url: str | None) -> ServerPlugin:
+def plugin(config: AquaConfig, coordinator_url: str | None, num_lenders: int = 0) -> ServerPlugin:
     """How the server is started. coordinator_url: None: host memory only. Pure."""
     own = config.variants["paper"].scheduler
     extra = {
@@ -115,6 +113,7 @@ def plugin(config: AquaConfig, coordinator_url: str | None) -> ServerPlugin:
         },
         arguments=["--kv-transfer-config", json.dumps(transfer)],
         python_path=ROOT,
+        gpus_beside=num_lenders,
         counters="vllm:aqua_",
         proof="vllm:aqua_iterations_total",
     )
@@ -152,12 +151,14 @@ def require_vllm() -> None:
 
 
 @contextmanager
-def lending(config: Coordination, num_bytes: int) -> Iterator[tuple[str, int]]:
-    """Runs a coordinator and a producer that lends `num_bytes`. Gives (the coordinator's URL, the
-    producer's process id). A coordinator that dies is started again."""
-    size = max(1, num_bytes)
-    device = Device(node=0, memory_bytes=size)
-    topology = Topology({CONSUMER: device, LENDER: device}, {CONSUMER: LENDER})
+def lending(
+    config: Coordination, num_bytes: int, num_ranks: int = 1
+) -> Iterator[tuple[str, list[int]]]:
+    """Runs a coordinator and a producer for each rank, which lends `num_bytes`. Gives (the
+    coordinator's URL, the producers' process ids). A coordinator that dies is started again."""
+    device = Device(node=0, memory_bytes=max(1, num_bytes))
+    pairs = dict(zip(of_ranks(CONSUMER, num_ranks), of_ranks(LENDER, num_ranks), strict=True))
+    topology = Topology(dict.fromkeys((*pairs, *pairs.values()), device), pairs)
     coordinator = CoordinatorProcess(topology, config.port, config.heartbeat_timeout_s)
     url = f"http://127.0.0.1:{coordinator.port}"
     over = threading.Event()
@@ -169,23 +170,34 @@ def lending(config: Coordination, num_bytes: int) -> Iterator[tuple[str, int]]:
     reviver = threading.Thread(target=revive, name="coordinator's death", daemon=True)
     reviver.start()
     try:
-        with _lender(url, num_bytes) as process:
-            yield url, process.pid
+        with ExitStack() as held:
+            processes = [
+                held.enter_context(_lender(url, name, num_bytes, gpu_of_lender(i, os.environ)))
+                for i, name in enumerate(pairs.values(), num_ranks)
+            ]
+            yield url, [process.pid for process in processes]
     finally:
         over.set()
         reviver.join()
         coordinator.stop()
 
 
+def gpu_of_lender(index: int, environ: Mapping[str, str]) -> str:
+    """CUDA_VISIBLE_DEVICES of a lender whose GPU is this one of the visible, behind the server's
+    own. Without such a GPU it lends host memory."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    return (visible.split(",")[index:] or [""])[0] if visible else str(index)
+
+
 @contextmanager
-def _lender(url: str, num_bytes: int) -> Iterator[subprocess.Popen[str]]:
+def _lender(url: str, name: str, num_bytes: int, gpu: str) -> Iterator[subprocess.Popen[str]]:
     words = [
         sys.executable, "-m", "systems.aqua.plugin.lender", "--coordinator", url, "--device",
-        LENDER, "--bytes", str(num_bytes), "--with-parent",
+        name, "--bytes", str(num_bytes), "--with-parent",
     ]  # fmt: skip
     with subprocess.Popen(
-        words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True,
+        words, cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": gpu}, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stderr is not None

@@ -19,7 +19,7 @@ class Settings:
     copies: str = "gathered"  # or by_block, as vLLM's swap copies
     fcfs_when_in_dram: str = "never"  # section 7's fallback: never, any, all (of paged-out KV)
     coordinator: str | None = None  # its URL; None: KV is paged to host memory
-    device: str = "consumer"  # in the coordinator's topology
+    device: str = "consumer"  # in the coordinator's topology; of several ranks each is NAME.RANK
     migrate_every_iterations: int = 10  # n of section 6: an assumption
 
     @classmethod
@@ -43,3 +43,8 @@ class Settings:
                     f"{', '.join(valid)}"
                 )
         return found
+
+
+def of_ranks(name: str, num_ranks: int) -> list[str]:
+    """The names of a device's tensor-parallel ranks in the coordinator's topology."""
+    return [name] if num_ranks == 1 else [f"{name}.{rank}" for rank in range(num_ranks)]

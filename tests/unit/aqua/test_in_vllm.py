@@ -16,7 +16,7 @@ from harness.errors import UsageError
 from harness.placement import Demand
 from systems.aqua.config import AquaConfig
 from systems.aqua.plugin import region
-from systems.aqua.plugin.servers import AquaInVllm, plugin
+from systems.aqua.plugin.servers import AquaInVllm, gpu_of_lender, plugin
 from tests.running import composed, hardware_profile, model_spec
 
 NO_DEMAND = Demand({})
@@ -49,16 +49,24 @@ def test_aqua_pages_to_its_producer_and_falls_back_to_fcfs() -> None:
 
 def test_vllm_cfs_pages_to_dram_block_by_block_and_has_no_coordinator() -> None:
     asked = config(system="vllm_cfs")
-    with AquaInVllm.plugin(asked) as found:
+    with AquaInVllm.plugin(asked, place(asked)) as found:
         assert found == plugin(asked, None)
     extra = connector(asked, None)
     assert (extra["copies"], extra["fcfs_when_in_dram"]) == ("by_block", "never")
     assert "coordinator" not in extra
 
 
-def test_one_server_on_one_device() -> None:
-    (placement,) = place(config())
-    assert (placement.devices, placement.model, placement.elastic) == (range(1), "default", None)
+@pytest.mark.parametrize("tp", [1, 2])
+def test_one_server_on_the_devices_of_its_ranks(tp: int) -> None:
+    (placement,) = place(config(), tp=tp)
+    assert (placement.devices, placement.model, placement.elastic) == (range(tp), "default", None)
+
+
+@pytest.mark.parametrize(("visible", "gpu"), [(None, "3"), ("4,5,6,7", "7"), ("4,5,6", "")])
+def test_a_lenders_gpu_is_behind_the_servers(visible: str | None, gpu: str) -> None:
+    """The second of two ranks'. Without a GPU left it lends host memory."""
+    assert gpu_of_lender(3, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == gpu
+    assert plugin(config(), "http://127.0.0.1:5", 2).gpus_beside == 2
 
 
 @pytest.mark.parametrize("version", ["0.31.2", "0.4.0", None])
@@ -83,8 +91,6 @@ def test_what_the_plug_in_does_not_do_is_refused() -> None:
         place(config(system="flexgen"))
     with pytest.raises(UsageError, match="max_num_seqs=600; valid in vLLM: at most"):
         place(config("system.max_num_seqs=600"))
-    with pytest.raises(UsageError, match=r"model\.tp=2; valid: 1 with engine=vllm"):
-        place(config(), tp=2)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +123,7 @@ def test_a_lease_beyond_memory_is_refused_before_any_is_taken(
     with pytest.raises(OSError, match="a lease of 1001 bytes is beyond the 1000 bytes available"):
         region.lend("lender", 1001)
     assert not taken
-    _, descriptor = region.lend("lender", 1000)
-    os.close(descriptor)
+    region.lend("lender", 1000).end()
     assert taken == [1000]
 
 

@@ -73,6 +73,12 @@ def test_servers_share_no_gpu() -> None:
         placements(2, 1, {"CUDA_VISIBLE_DEVICES": "4"})
 
 
+def test_a_server_sees_the_gpus_that_lend_to_it_behind_its_own() -> None:
+    assert placements(1, 2, {}, 2) == [{"CUDA_VISIBLE_DEVICES": "0,1,2,3"}]
+    assert placements(1, 1, {"CUDA_VISIBLE_DEVICES": "4,7"}, 1) == [{"CUDA_VISIBLE_DEVICES": "4,7"}]
+    assert placements(1, 1, {"CUDA_VISIBLE_DEVICES": "4"}, 1) == [{"CUDA_VISIBLE_DEVICES": "4"}]
+
+
 def test_servers_share_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
     def bound(cores: int, servers: int, tp: int) -> list[str | None]:
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
