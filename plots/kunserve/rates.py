@@ -14,6 +14,7 @@ from plots.kunserve.runs import (
     DATASETS,
     LATENCIES,
     OVER_TIME,
+    PROVISIONED,
     SYSTEMS,
     end_to_end,
     numbers,
@@ -98,6 +99,7 @@ OF_DATASETS = tuple(f"kunserve_fig10_{dataset}" for dataset in DATASETS)
 AT_33_GB = (  # have BurstGPT's other rates
     "kunserve_regime", "kunserve_variants", "kunserve_fig10_migration",
 )  # fmt: skip
+GB33 = ("gb33", "gb33_busy")  # at the testbed's bursts
 OF_FIG10 = (*OF_DATASETS, *AT_33_GB)
 SLO = "SLO: 5 x P50 of replication at the lowest rate."
 
@@ -106,7 +108,7 @@ def fig10_runs(points: Points) -> list[Point]:
     """Those of Fig. 10: of other experiments' runs those of its systems with 33 GB of KV."""
     return [
         p for p in points
-        if p.experiment in OF_DATASETS or (point_of(p).startswith("gb33") and system(p) in SYSTEMS)
+        if p.experiment in OF_DATASETS or (point_of(p) in GB33 and system(p) in SYSTEMS)
     ]  # fmt: skip
 
 
@@ -122,20 +124,20 @@ def on_datasets(points: Points) -> pd.DataFrame:
 
 @picture("kunserve_fig10", on_datasets, OF_FIG10, shape=(3, 5), size=(12, 6.8), legend=5)
 def fig10(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 10: end to end, 14B: TTFT and TBT by rate, violations of the SLO, on three datasets."""
+    """Fig. 10: end to end, 14B: latencies by demand, violations of the SLO, on three datasets."""
     for i, (name, title) in enumerate(DATASETS.items()):
         mine = axes[5 * i : 5 * (i + 1)]
-        _by_rate(mine, rows[rows.dataset == name], "per_instance", "requests/s of an instance")
+        _by_demand(mine, rows[rows.dataset == name])
         mine[0].set_ylabel(title, fontweight="bold", fontsize=8)
         for panel in mine:
-            panel.set_xlabel("requests/s of an instance" if i == len(DATASETS) - 1 else "")
+            panel.set_xlabel(DEMAND if i == len(DATASETS) - 1 else "")
             if i:
                 panel.set_title("")
     return (
-        "Azure code arrivals. Mean and range of seeds. TBT: a request's mean. P99 where a run has "
-        f"requests enough; systems at only two rates stand side by side. {SLO} KV: 33 GB an "
-        "instance. BurstGPT: eight instances; others: four. The public code runs whole prompts "
-        f"first. {_memory(rows)}"
+        "Azure code arrivals. Mean and range of seeds. Demand: replication's mean; dotted: the "
+        f"paper's. P99 where a run has requests enough. {SLO} KV: 33 GB an instance. BurstGPT: "
+        "eight instances; others: four. The public code runs whole prompts first. "
+        f"{_memory(rows)}"
     )
 
 
@@ -143,19 +145,23 @@ def _memory(rows: pd.DataFrame) -> str:
     """Says at which rates memory throttles."""
     from_on = rows[rows.throttled].groupby("dataset").per_instance.min().reindex(list(DATASETS))
     rates = ", ".join(f"{rate:.1f}" for rate in from_on)
-    return f"Replication waits most for memory from {rates} requests/s on."
+    return f"Replication waits most for memory from {rates} requests/s of an instance on."
 
 
-def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame, x: str, label: str) -> None:
-    """Draws each of LATENCIES, and violations of the SLO, by rate, one panel each."""
+DEMAND = "KV demand over memory"
+
+
+def _by_demand(axes: Sequence[Axes], rows: pd.DataFrame) -> None:
+    """Draws each of LATENCIES, and violations of the SLO, one panel each, by the mean KV demand
+    that replication has at the same rate. Dotted: the paper's (section 2.2)."""
+    replication = rows[rows.system == "llumnix_replication"]
+    rows = rows.assign(demand=rows.rate.map(replication.groupby("rate").load.mean()))
     shown = {f"{number}_s": about for number, about in LATENCIES.items()}
     shown["violating"] = ("SLO violated (%)", 100.0)
-    low, high = rows[x].min(), rows[x].max()
-    margin = 0.1 * (high - low)
     for panel, (column, (title, factor)) in zip(axes, shown.items(), strict=False):
-        lines(panel, rows, x, column, SYSTEMS, factor=factor)
-        panel.set(title=title, xlabel=label)
-        panel.set_xlim(low - margin, high + margin)
+        lines(panel, rows, "demand", column, SYSTEMS, factor=factor)
+        panel.axvline(PROVISIONED, color="0.6", lw=0.8, ls=":")
+        panel.set(title=title, xlabel=DEMAND, xlim=(0, 1))
         if column.startswith("ttft"):
             log_scale(panel, "y")
         elif column.startswith("tbt"):
@@ -190,7 +196,7 @@ def by_scale(points: Points) -> pd.DataFrame:
 
 
 def _larger(axes: Panels, rows: pd.DataFrame) -> str:
-    _by_rate(axes, rows[rows.part.isna()], "mean_rate", "requests/s, four instances")
+    _by_demand(axes, rows[rows.part.isna()])
     scales = rows[rows.part == "scale"]
     lines(axes[5], scales, "scale", "violating", OVER_TIME, by="series", factor=100)
     axes[5].set(title="violated (%), highest rate", xlabel="scale of the SLO (x)")
@@ -198,16 +204,17 @@ def _larger(axes: Panels, rows: pd.DataFrame) -> str:
     axes[5].set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
     axes[5].set_xticks([], minor=True)
     memory = rows[rows.system == "llumnix_replication"].groupby("rate").wait_memory.mean()
+    full = ", ".join(f"{100 * share:.0f}" for share in memory)
     public_code = "kunserve_artifact" in set(rows.system)
     engine = " The public code runs whole prompts first before a drop." if public_code else ""
     return (
-        "Azure code arrivals. Four instances. Mean and range of seeds. P99 where a run has "
-        f"requests enough. {SLO} KV is full for {', '.join(f'{100 * m:.0f}' for m in memory)} % of "
-        f"replication's waiting, by rate.{engine}"
+        "Azure code arrivals. Four instances. Mean and range of seeds. Demand: replication's mean; "
+        f"dotted: the paper's. P99 where a run has requests enough. {SLO} KV is full for {full} % "
+        f"of replication's waiting, by rate.{engine}"
     )
 
 
-# End to end, 70B (Fig. 12) and 90B (Fig. 13): by rate, and violations by SLO scale.
+# End to end, 70B (Fig. 12) and 90B (Fig. 13): by demand, and violations by SLO scale.
 fig12, fig13 = (
     picture(of[0], by_scale, of, shape=(2, 3), size=(9.5, 5.4), legend=4)(_larger)
     for of in (("kunserve_fig12", TWICE), ("kunserve_fig13",))

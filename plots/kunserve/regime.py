@@ -31,6 +31,7 @@ PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
     "gb9_rows": ("9.4 GB, BurstGPT's arrivals", 9.4, "P"),
     "gb17": ("16.5 GB, load 0.5", 16.5, "o"),
     "gb33": ("33 GB, load 0.5: the paper's", 33.0, "*"),
+    "gb33_long": ("33 GB, bursts twice as long", 33.0, "^"),
     "gb33_busy": ("33 GB, load 0.7", 33.0, "s"),
 }
 COLOURS = {9.4: PALETTE[3], 16.5: PALETTE[2], 33.0: PALETTE[0]}

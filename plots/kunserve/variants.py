@@ -7,20 +7,24 @@ import pandas as pd
 from plots.figure import Panels, Points, picture
 from plots.kunserve.runs import (
     LATENCIES,
+    SYSTEMS,
     THROTTLED,
     exchange_s,
     numbers,
     point_of,
+    requests,
     system,
     waits,
 )
-from plots.panels import Look, bars
+from plots.panels import Look, bars, lines
+from plots.runs import config
 from plots.style import PALETTE, log_scale
 
 VARIANTS = {
     "kunserve_control": Look("control: nothing dropped", "0.5"),
     "kunserve": Look("KunServe", PALETTE[0]),
     "kunserve_first": Look("demand by the head of the line", PALETTE[2]),
+    "kunserve_plan": Look("dropped by KV in use", PALETTE[5]),
     "kunserve_two": Look("groups of at most two", PALETTE[9]),
     "kunserve_whole": Look("a request is one message", PALETTE[4]),
     "llumnix_prompts_first": Look("Llumnix, public code's engine", PALETTE[1]),
@@ -29,16 +33,21 @@ VARIANTS = {
 BESIDE = dict.fromkeys(VARIANTS, "kunserve_control") | {  # what does not drop, same engine
     "kunserve_artifact": "llumnix_prompts_first"
 }
-PLACES = {"gb33": "33 GB, load 0.5", "gb9": "9.4 GB, load 0.5", "gb33_busy": "33 GB, load 0.7"}
+PLACES = {
+    "gb33": "33 GB, load 0.5", "gb9": "9.4 GB, load 0.5", "gb33_busy": "33 GB, load 0.7",
+    "gb33_long": "33 GB, bursts\ntwice as long", "gb9_rows": "9.4 GB, BurstGPT's\narrivals",
+    "azureconv": "33 GB, AzureConv",
+    "agieval_cot": "33 GB, AGIEval-CoT\n(SYNTHETIC)",
+}  # fmt: skip
+EXPERIMENTS = (
+    "kunserve_variants", "kunserve_regime", "kunserve_variants_azureconv",
+    "kunserve_fig10_azureconv", "kunserve_variants_agieval_cot", "kunserve_fig10_agieval_cot",
+)  # fmt: skip
 SHOWN = {name: LATENCIES[name] for name in ("ttft_p99", "tbt_p50", "tbt_p99")}
 
 
 def variants(points: Points) -> pd.DataFrame:
-    of_variants = [p for p in points if p.experiment == "kunserve_variants"]
-    seeds = {point.seed for point in of_variants}
-    shown = [
-        p for p in points if system(p) in VARIANTS and point_of(p) in PLACES and p.seed in seeds
-    ]
+    shown = [p for p in points if system(p) in VARIANTS and point_of(p) in PLACES]
     rows = [
         numbers(p) | waits(p) | {"point": point_of(p), "exchange_s": exchange_s(p)} for p in shown
     ]
@@ -62,8 +71,7 @@ def beside(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @picture(
-    "kunserve_variants", variants, ("kunserve_variants", "kunserve_regime"), shape=(1, 4),
-    size=(13, 3.6), legend=4,
+    "kunserve_variants", variants, EXPERIMENTS, shape=(4, 1), size=(9.5, 9.0), legend=4,
 )  # fmt: skip
 def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
     """What the paper leaves open, one choice at a time: which queued requests count as demand, how
@@ -79,7 +87,41 @@ def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set_title(title)
     log_scale(axes[0], "y")
     return (
-        "Azure code arrivals, BurstGPT's lengths. Eight instances of 14B, mean and range of "
-        "seeds. Load: mean KV demand over memory; in brackets: share of the control's waiting that "
-        "is for memory. The public code runs whole prompts alone and first before a drop."
+        "Azure code arrivals, BurstGPT's lengths but where named. Eight instances of 14B (the last "
+        "two: four), mean and range of seeds. In brackets: share of the control's waiting that is "
+        "for memory. The public code runs whole prompts first before a drop."
+    )
+
+
+GROUPS = {
+    "kunserve": VARIANTS["kunserve"]._replace(label="no limit on groups", marker="o"),
+    "kunserve_two": VARIANTS["kunserve_two"]._replace(marker="P"),
+    "llumnix_replication": SYSTEMS["llumnix_replication"],
+}
+
+
+def by_limit(points: Points) -> pd.DataFrame:
+    """A row per run, with the mean TTFT and the requests/s to which the arrivals are scaled."""
+    runs = [(point, config(point.folder)) for point in points]
+    return pd.DataFrame([
+        numbers(point) | {
+            "ttft_mean_s": requests(point).ttft_s.mean(),
+            "to_rate": of["workload"]["scale"]["to_rate_per_s"],
+            "blocks": of["engine"]["num_kv_blocks"],
+        }
+        for point, of in runs
+    ])  # fmt: skip
+
+
+@picture("kunserve_groups", by_limit, ("kunserve_groups",), shape=(1, 2), size=(8, 3.4), legend=3)
+def groups(axes: Panels, rows: pd.DataFrame) -> str:
+    """Groups of any size and of at most two on the default run's cluster, by load."""
+    for panel, (blocks, mine) in zip(axes, rows.groupby("blocks"), strict=True):
+        lines(panel, mine, "to_rate", "ttft_mean_s", GROUPS)
+        panel.set(title=f"{blocks} KV blocks of an instance", xlabel="requests/s")
+    log_scale(axes[0], "y")
+    axes[0].set_ylabel("mean TTFT (s)")
+    return (
+        "BurstGPT's first 80 arrivals, its lengths. Four instances of tiny-llama, paced as on a "
+        "GPU, with slow links. Mean and range of seeds."
     )

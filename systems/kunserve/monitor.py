@@ -8,7 +8,7 @@ the rule here is ours. Pure: time and bytes come in, a decision comes out.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -16,7 +16,7 @@ from harness.configuration.checks import at_least, one_of, positive
 from systems.serving.load import Load
 
 Decision = Literal["drop", "restore"] | None
-QUEUES = ("all", "first")
+QUEUES = ("all", "first", "plan")
 
 
 class Sample(NamedTuple):
@@ -25,6 +25,7 @@ class Sample(NamedTuple):
     time_s: float
     demand_bytes: int  # KV in use, and KV that queued requests need (`MonitorConfig.queue`)
     capacity_bytes: int  # memory for KV, used or free
+    planned_bytes: int = 0  # the part of the demand that counts in R and triggers no drop
 
 
 @dataclass(kw_only=True, slots=True)
@@ -36,8 +37,9 @@ class MonitorConfig:
     # Demand may fill this share of the KV memory after a restore; not in the paper.
     restore_share: float
     calm_s: float  # how long a restore must have been due; not in the paper
-    # Which queued requests count as demand, and so in R. all: R is "to hold the queued requests"
-    # (§4.1). first: the head of the line, as Fig. 1 (b) and Llumnix count (§2.2).
+    # Which queued requests count as demand. all: each, as R is "to hold the queued requests"
+    # (§4.1). first: the head of the line, as Fig. 1 (b) and Llumnix count (§2.2). plan: each in R,
+    # none in the trigger, which compares "used KVCache vs. available HBM" (§4.3 by its letter).
     queue: str
 
     def __post_init__(self) -> None:
@@ -72,7 +74,7 @@ class Monitor:
         self._samples.append(sample)
         while self._samples[0].time_s < sample.time_s - self._config.window_s:
             self._samples.popleft()
-        if self.shortage_bytes() >= 0:
+        if self._ahead(lambda s: s.demand_bytes - s.planned_bytes - s.capacity_bytes) >= 0:
             self._calm_since_s = None
             return "drop"
         if restored_bytes is None or not self._calm(restored_bytes):
@@ -83,12 +85,8 @@ class Monitor:
         return "restore" if sample.time_s - self._calm_since_s >= self._config.calm_s else None
 
     def shortage_bytes(self) -> float:
-        """Demand minus KV memory at the horizon; negative if there will be room. Both are
-        extrapolated at their rates over the window."""
-        demand, capacity = self._rates()
-        last = self._samples[-1]
-        ahead_s = self._config.horizon_s
-        return (last.demand_bytes + demand * ahead_s) - (last.capacity_bytes + capacity * ahead_s)
+        """Demand minus KV memory at the horizon; negative if there will be room."""
+        return self._ahead(lambda s: s.demand_bytes - s.capacity_bytes)
 
     def _calm(self, restored_bytes: int) -> bool:
         """Whether demand is low, and with its growth will be low at the horizon.
@@ -96,29 +94,22 @@ class Monitor:
         Growth is allowed: requests that decode always grow, so a rule of no growth would wait for
         them to end.
         """
-        growth, _ = self._rates()
-        demand = self._samples[-1].demand_bytes + max(0.0, growth) * self._config.horizon_s
+        demand = max(self._samples[-1].demand_bytes, self._ahead(lambda s: s.demand_bytes))
         return demand <= self._config.restore_share * restored_bytes
 
-    def _rates(self) -> tuple[float, float]:
-        """Bytes per second of demand and of KV memory, over the window.
+    def _ahead(self, number: Callable[[Sample], int]) -> float:
+        """A number of the samples at the horizon, extrapolated at its rate over the window.
 
         If the history is shorter than the window, it counts as level before: two samples that are
         close in time are no trend.
         """
-        first, last = self._samples[0], self._samples[-1]
-        span_s = self._config.window_s
-        return (
-            (last.demand_bytes - first.demand_bytes) / span_s,
-            (last.capacity_bytes - first.capacity_bytes) / span_s,
-        )
+        first, last = number(self._samples[0]), number(self._samples[-1])
+        return last + (last - first) / self._config.window_s * self._config.horizon_s
 
 
-def demand_blocks(load: Load, queue: str) -> int:
-    """KV blocks that a group's requests want: those of running requests, and those that its queued
-    requests need. queue: which of these count, `MonitorConfig.queue`."""
-    counted = load.queued_blocks[:1] if queue == "first" else load.queued_blocks
-    return load.used_blocks + sum(counted)
+def queued_blocks(load: Load, queue: str) -> int:
+    """KV blocks that a group's queued requests need. queue: which count, `MonitorConfig.queue`."""
+    return sum(load.queued_blocks[:1] if queue == "first" else load.queued_blocks)
 
 
 def required_bytes(shortages_bytes: Sequence[float]) -> int:

@@ -27,7 +27,7 @@ from systems.kunserve.exchange import LinkProfile, check_chunk, chunk_bytes
 from systems.kunserve.group import Group, alone, members, names
 from systems.kunserve.group_manager import GroupManager, whole_bytes
 from systems.kunserve.merge import merge
-from systems.kunserve.monitor import Decision, Monitor, Sample, demand_blocks, required_bytes
+from systems.kunserve.monitor import Decision, Monitor, Sample, queued_blocks, required_bytes
 from systems.kunserve.plan import (
     Plan,
     exhaustive,
@@ -220,15 +220,17 @@ class KunServe:
     def _sample(self, server: Server) -> Sample:
         """Demand and capacity of a group now. Requests of pipelines that are being left count where
         their KV is."""
-        load = server.load()
-        demand = demand_blocks(load, self._config.monitor.queue) * self._block_bytes
+        load, queue = server.load(), self._config.monitor.queue
+        queued = queued_blocks(load, queue) * self._block_bytes
+        demand = load.used_blocks * self._block_bytes + queued
         guests = [r.request_id for other in self._manager.leaving for r in other.running]
         mine = list(self._manager.members(server.group).values())
         for member in [each for each in mine if each.lost is None] or mine:
             held, parts = member.kv.held, member.kv.groups
             pages = sum(held.get(guest, 0) * len(parts.get(guest, ())) for guest in guests)
             demand += pages * self._page_bytes
-        return Sample(self._loop.now, demand, load.total_blocks * self._block_bytes)
+        capacity = load.total_blocks * self._block_bytes
+        return Sample(self._loop.now, demand, capacity, queued if queue == "plan" else 0)
 
     # Decisions
 

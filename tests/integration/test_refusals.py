@@ -119,7 +119,7 @@ EIGHT, UNLIMITED = "system.artifact.group_size=8", "system.max_group_size=null"
             ["system.standby=3"],
             "needs at least two instances of a model and has 1 beside 3 on",
         ),
-        (["system.monitor.queue=last"], "monitor.queue=last is unknown; valid: all, first"),
+        (["system.monitor.queue=last"], "monitor.queue=last is unknown; valid: all, first, plan"),
         (["system.restore=no"], "system.restore=no is unknown; valid: live, drain, never"),
         (["engine=vllm"], "choose engine=torch or engine=sim"),
         (["+system=llumnix", "system.mode=x"], "mode=x is unknown; valid: replication, migration"),

@@ -12,7 +12,7 @@ from systems.kunserve.monitor import (
     Monitor,
     MonitorConfig,
     Sample,
-    demand_blocks,
+    queued_blocks,
     required_bytes,
 )
 from systems.serving.load import Load, Running
@@ -96,9 +96,17 @@ def test_spare_memory_of_one_group_is_no_help_to_another() -> None:
 
 def test_demand_counts_the_whole_queue_or_the_head_of_the_line() -> None:
     queue = Load("a", 100, [Running(0, 40), Running(1, 20)], [5, 7, 9])
-    assert demand_blocks(queue, "all") == 81
-    assert demand_blocks(queue, "first") == 65
-    assert demand_blocks(Load("a", 100, [Running(0, 40)]), "first") == 40
+    assert queued_blocks(queue, "all") == queued_blocks(queue, "plan") == 21
+    assert queued_blocks(queue, "first") == 5
+    assert queued_blocks(Load("a", 100, [Running(0, 40)]), "first") == 0
+
+
+def test_what_only_a_plan_counts_triggers_nothing_and_is_planned_for() -> None:
+    """§4.3 by its letter: KV in use triggers; §4.1: the drop then holds the queued requests."""
+    monitor = Monitor(CONFIG)
+    assert monitor.observe(Sample(0, 150, 100, planned_bytes=60)) is None
+    assert monitor.observe(Sample(2, 160, 100, planned_bytes=60)) == "drop"  # 100 in use
+    assert monitor.shortage_bytes() == 160 + 5 - 100
 
 
 def test_a_drop_that_is_due_requires_something() -> None:
@@ -113,7 +121,7 @@ def test_a_drop_that_is_due_requires_something() -> None:
         ({"horizon_s": 0}, "horizon_s=0 must be above 0"),
         ({"restore_share": 1.0}, "restore_share=1.0 must be between 0 and 1"),
         ({"calm_s": -1}, "calm_s=-1 must be at least 0"),
-        ({"queue": "last"}, "queue=last is unknown; valid: all, first"),
+        ({"queue": "last"}, "queue=last is unknown; valid: all, first, plan"),
     ],
 )
 def test_bad_thresholds_are_told(changes: dict[str, object], words: str) -> None:

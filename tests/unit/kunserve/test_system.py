@@ -163,15 +163,15 @@ def test_groups_grow_to_their_limit_only() -> None:
     assert sizes == [4, 2, 2]
 
 
-def test_a_queue_for_seats_makes_no_drop_by_its_head_alone() -> None:
+def test_a_queue_for_seats_makes_no_drop_by_its_head_or_by_kv_in_use() -> None:
     """Two seats an instance, of 13 blocks each in the end: with 6 for a prompt the first in line
     fits, ten queued prompts do not."""
     arrivals, drops = [(0.01 * i, 96, 96) for i in range(24)], {}
-    for queue in ("all", "first"):
+    for queue in ("all", "first", "plan"):
         with private("sim", 2, kv_blocks=MEMORY) as bed:
             few_seats = ("system.limits.max_num_seqs=2", f"system.monitor.queue={queue}")
             drops[queue] = len(serve(bed, arrivals, *few_seats).seen("drop"))
-    assert drops == {"all": 2, "first": 0}
+    assert drops == {"all": 2, "first": 0, "plan": 0}
 
 
 def test_the_published_code_drops_all_by_thresholds_and_exchanges_in_batches() -> None:
