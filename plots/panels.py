@@ -44,20 +44,20 @@ def over_seeds(rows: pd.DataFrame, x: str, y: str, factor: float = 1.0) -> pd.Da
 
 def lines(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Mapping[Any, Look], *,
-    by: str = "system", factor: float = 1.0,
+    by: str = "system", factor: float = 1.0, apart: float = 0.03,
 ) -> None:  # fmt: skip
     """Draws `factor` x the mean of `y` over seeds, its range shaded. What lies on a curve is
     dashed; a curve all of which lies below is broader. One or two points are not joined; those of
-    several names at one `x` stand side by side."""
+    several names at one `x` stand side by side, `apart` of the range of `x` from one another."""
     drawn: list[tuple[pd.Series, Line2D]] = []
-    apart = 0.03 * float(np.ptp(rows[x])) if len(rows) else 0.0
+    gap = apart * float(np.ptp(rows[x])) if len(rows) else 0.0
     counts = rows.dropna(subset=[y]).groupby(by)[x].nunique()
     few = [name for name in looks if 0 < counts.get(name, 0) < 3]
     for name, look in looks.items():
         shown = over_seeds(rows[rows[by] == name].dropna(subset=[y]), x, y, factor)
         mean, marked = shown["mean"], {"ms": look.size, "color": look.colour, "label": look.label}
         if name in few:
-            at = shown.index + apart * (few.index(name) - (len(few) - 1) / 2)
+            at = shown.index + gap * (few.index(name) - (len(few) - 1) / 2)
             spread = [shown.below, shown.above]
             axes.errorbar(at, mean, yerr=spread, fmt=look.marker or "o", **marked)
         elif len(shown):

@@ -134,18 +134,19 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
             if i:
                 panel.set_title("")
     return (
-        "Azure code arrivals. Mean and range of seeds. Demand: replication's mean; dotted: the "
-        f"paper's. P99 where a run has requests enough. {SLO} KV: 33 GB an instance. BurstGPT: "
-        "eight instances; others: four. The public code runs whole prompts first. "
-        f"{_memory(rows)}"
+        "Azure code arrivals. Mean and range of seeds. Demand: replication's mean, with its "
+        f"queue; dotted: the paper's. P99 where a run has requests enough. {SLO} KV: 33 GB an "
+        "instance. BurstGPT: eight instances; others: four. The public code runs whole prompts "
+        f"first. {_memory(rows)}"
     )
 
 
 def _memory(rows: pd.DataFrame) -> str:
-    """Says at which rates memory throttles."""
-    from_on = rows[rows.throttled].groupby("dataset").per_instance.min().reindex(list(DATASETS))
-    rates = ", ".join(f"{rate:.1f}" for rate in from_on)
-    return f"Replication waits most for memory from {rates} requests/s of an instance on."
+    """Says at which demand memory throttles."""
+    short = rows[rows.throttled & (rows.system == "llumnix_replication")]
+    loads = short.groupby(["dataset", "rate"]).load.mean().groupby("dataset").min()
+    said = ", ".join(f"{load:.2f}" for load in loads.reindex(list(DATASETS)))
+    return f"Replication waits most for memory from a demand of {said} on."
 
 
 DEMAND = "KV demand over memory"
@@ -159,7 +160,7 @@ def _by_demand(axes: Sequence[Axes], rows: pd.DataFrame) -> None:
     shown = {f"{number}_s": about for number, about in LATENCIES.items()}
     shown["violating"] = ("SLO violated (%)", 100.0)
     for panel, (column, (title, factor)) in zip(axes, shown.items(), strict=False):
-        lines(panel, rows, "demand", column, SYSTEMS, factor=factor)
+        lines(panel, rows, "demand", column, SYSTEMS, factor=factor, apart=0)
         panel.axvline(PROVISIONED, color="0.6", lw=0.8, ls=":")
         panel.set(title=title, xlabel=DEMAND, xlim=(0, 1))
         if column.startswith("ttft"):
@@ -199,7 +200,7 @@ def _larger(axes: Panels, rows: pd.DataFrame) -> str:
     _by_demand(axes, rows[rows.part.isna()])
     scales = rows[rows.part == "scale"]
     lines(axes[5], scales, "scale", "violating", OVER_TIME, by="series", factor=100)
-    axes[5].set(title="violated (%), highest rate", xlabel="scale of the SLO (x)")
+    axes[5].set(title="violated (%), highest demand", xlabel="scale of the SLO (x)")
     log_scale(axes[5], "x")
     axes[5].set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
     axes[5].set_xticks([], minor=True)
@@ -208,9 +209,9 @@ def _larger(axes: Panels, rows: pd.DataFrame) -> str:
     public_code = "kunserve_artifact" in set(rows.system)
     engine = " The public code runs whole prompts first before a drop." if public_code else ""
     return (
-        "Azure code arrivals. Four instances. Mean and range of seeds. Demand: replication's mean; "
-        f"dotted: the paper's. P99 where a run has requests enough. {SLO} KV is full for {full} % "
-        f"of replication's waiting, by rate.{engine}"
+        "Azure code arrivals. Four instances. Mean and range of seeds. Demand: replication's mean, "
+        f"with its queue; dotted: the paper's. P99 where a run has requests enough. {SLO} KV is "
+        f"full for {full} % of replication's waiting, by demand.{engine}"
     )
 
 

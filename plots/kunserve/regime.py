@@ -155,9 +155,9 @@ def regime(axes: Panels, rows: pd.DataFrame) -> str:
     _violations(axes[3], rows)
     return (
         "Azure code arrivals but for BurstGPT's own; BurstGPT's lengths. Eight instances of 14B. "
-        "Load: mean KV demand over memory (bursts: 0.5). Mean and range of seeds. Dotted: half of "
-        "the waiting is for memory. SLO: 5 x P50 of the modest load. Right: C control, K "
-        "KunServe; late: TTFT, by what held for most of the wait."
+        "Load: mean KV demand over memory (bursts: 0.5, with 33 GB 0.56). Mean and range of "
+        "seeds. Dotted: half of the waiting is for memory. SLO: 5 x P50 of the modest load. "
+        "Right: C control, K KunServe; late: TTFT, by what held for most of the wait."
     )
 
 

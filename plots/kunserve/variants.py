@@ -85,7 +85,6 @@ def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
         bars(panel, at, "at", column, VARIANTS, factor=factor)
         panel.set_xticks(range(len(PLACES)), names, fontsize=6.5)
         panel.set_title(title)
-    log_scale(axes[0], "y")
     return (
         "Azure code arrivals, BurstGPT's lengths but where named. Eight instances of 14B (the last "
         "two: four), mean and range of seeds. In brackets: share of the control's waiting that is "

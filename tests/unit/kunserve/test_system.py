@@ -174,6 +174,11 @@ def test_a_queue_for_seats_makes_no_drop_by_its_head_or_by_kv_in_use() -> None:
     assert drops == {"all": 2, "first": 0, "plan": 0}
 
 
+def test_kv_in_use_that_fills_the_memory_makes_a_drop() -> None:
+    """With monitor.queue=plan, too: a burst that no seat holds back."""
+    assert run("system.monitor.queue=plan", num=80).seen("drop")
+
+
 def test_the_published_code_drops_all_by_thresholds_and_exchanges_in_batches() -> None:
     story = run("system.variant=artifact", "system.artifact.falling_samples=4", num=80, instances=4)
     drops = {event["instance"] for event in story.seen("drop")}
