@@ -27,6 +27,7 @@ WORKLOADS = {
     "azure_code": "AzureCode, 8B, cluster B",
     "azure_conv": "AzureConv, 24B, cluster A",
 }
+SHOWN_SEED = 0  # the seed of what is drawn over time
 SYSTEMS = {
     "blitzscale": Look("BlitzScale", PALETTE[0]),
     "serverlessllm": Look("S-LLM, TTL 5 min", PALETTE[3]),
