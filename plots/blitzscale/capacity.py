@@ -143,5 +143,5 @@ def load(axes: Panels, rows: pd.DataFrame) -> str:
     return (
         "Dashed: half of the capacity by requests, where the figures are; dotted: half of it by "
         "tokens. TTFT, TBT: against S-LLM; GPU time: against all GPUs held throughout. Mean and "
-        "range of five seeds; AzureConv beside half of the capacity: one seed."
+        "range of five seeds."
     )
