@@ -66,7 +66,10 @@ class Scaler:
 
     def _prescaled(self, counts: Counts, prefills: int) -> int:
         """How many decodes there are to be beforehand. They stay as long as the prefills for which
-        they were scaled."""
+        they were scaled, unless prefills need their GPUs: these come first for spares, too."""
+        if prefills > counts.prefills + counts.spare:
+            self._ahead = None
+            return 0
         if self._ahead is not None and prefills < self._ahead[0]:
             self._ahead = None
         if self._config.prescaling and counts.prefills:

@@ -206,6 +206,17 @@ def test_decodes_are_scaled_beforehand_with_prefills() -> None:
     assert decodes("system.prescaling=false") == 1
 
 
+def test_decodes_scaled_beforehand_give_their_gpus_to_prefills() -> None:
+    """Two decodes and four prefills have all GPUs; then a burst wants a fifth prefill."""
+    local = hardware_profile("local_cluster_x4")
+    on = replace(local, num_devices=6, nic_bytes_per_s=10 * local.nic_bytes_per_s)
+    requests = [*burst(0.0, 12, 500, 4), *burst(3.0, 200, 500, 4)]
+    served = serve(["+system=blitzscale", "system.zigzag=false"], requests, on=on, rest_s=1.0)
+    slots = [e for e in served.events("slot") if e["fields"]["role"] == "prefill"]
+    at_once = [sum(e["start_s"] <= t < e["end_s"] for e in slots) for t in (3.1, 10.0)]
+    assert at_once == [4, 5]
+
+
 def test_a_prefill_becomes_a_decode_where_kv_needs_room() -> None:
     """Two prefills, of which one is enough; decodes run out of room."""
     requests = [Request(0, 0.3 * i, "m", 60, 400) for i in range(20)]
