@@ -65,7 +65,7 @@ GROUPS = {
         "systems/aqua/fair_scheduler.py", "systems/aqua/paging.py", "systems/aqua/prompt.py",
         "systems/aqua/turn.py",
     ],
-    "kunserve": ["systems/kunserve/server.py"],
+    "kunserve": ["systems/kunserve/moves.py", "systems/kunserve/server.py"],
 }  # fmt: skip
 
 

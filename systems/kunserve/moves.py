@@ -106,21 +106,18 @@ def largest_incoming(moves: Iterable[Move]) -> dict[str, int]:
     return largest
 
 
-def certain_to_end(
-    waiting: Sequence[Move], free: Mapping[str, int], flying: Iterable[Move] = ()
-) -> bool:
-    """Whether the condition of this module holds now. If it does, it holds until the last move has
-    ended."""
-    margin = margins(waiting, free, flying)
-    return all(margin[member] >= slots for member, slots in largest_incoming(waiting).items())
-
-
 def grantable_slots(
-    member: str, waiting: Sequence[Move], free: Mapping[str, int], flying: Sequence[Move] = ()
-) -> int:
-    """How many free slots of `member` new requests may take while moves wait to start.
+    waiting: Sequence[Move], free: Mapping[str, int], flying: Iterable[Move] = ()
+) -> dict[str, int] | None:
+    """How many free slots of each member new requests may take while moves wait to start, so that
+    the condition of this module still holds afterwards. None: it does not hold now.
 
-    So many that the condition of this module still holds afterwards, if it holds now.
+    If it holds, it holds until the last move has ended.
     """
-    margin = margins(waiting, free, flying)[member] - largest_incoming(waiting).get(member, 0)
-    return max(0, min(free[member], margin))
+    margin, largest = margins(waiting, free, flying), largest_incoming(waiting)
+    if any(margin[member] < slots for member, slots in largest.items()):
+        return None
+    return {
+        member: min(slots, margin[member] - largest.get(member, 0))
+        for member, slots in free.items()
+    }

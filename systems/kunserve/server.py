@@ -22,7 +22,7 @@ from systems.kunserve.artifact import balanced_tokens
 from systems.kunserve.dispatcher import Target
 from systems.kunserve.group import Group
 from systems.serving.iteration import Limits
-from systems.serving.load import Load, Running
+from systems.serving.load import Load
 from systems.serving.replica import Replica
 
 
@@ -118,22 +118,26 @@ class Server:
 
     def load(self) -> Load:
         """Micro-batches compute `batch_tokens` at once, decodes included."""
-        running = [*self.running, *self.paused]
-        queued = [*self.held_back, *self.waiting]
-        lacking = sum(r.known_tokens - r.computed_tokens for r in self.running if not r.decoding)
+        block_tokens = self.executor.kv.block_tokens
+        running = self.running
+        num_running, used_blocks, lacking_tokens = len(running) + len(self.paused), 0, 0
+        for request in running:
+            known = request.prompt_tokens + request.generated_tokens
+            used_blocks += -(-known // block_tokens)
+            if not request.decoding:
+                lacking_tokens += known - request.computed_tokens
+        for request in self.paused:
+            used_blocks += -(-request.known_tokens // block_tokens)
+        queued_blocks = []
+        for request in [*self.held_back, *self.waiting]:
+            known = request.prompt_tokens + request.generated_tokens
+            queued_blocks.append(-(-known // block_tokens))
+            lacking_tokens += known
         return Load(
-            self.name,
-            self.executor.kv.num_blocks,
-            [Running(r.request_id, self._blocks(r), r.priority) for r in running],
-            [self._blocks(request) for request in queued],
-            members=len(self.group),
-            lacking_tokens=lacking + sum(request.known_tokens for request in queued),
+            self.name, self.executor.kv.num_blocks, used_blocks, num_running, queued_blocks,
+            members=len(self.group), lacking_tokens=lacking_tokens,
             batch_tokens=self.limits.max_num_batched_tokens * len(self.batches),
-        )
-
-    def _blocks(self, request: Request) -> int:
-        """KV blocks for all tokens of the request that are known so far."""
-        return self.executor.kv.blocks_for(request.known_tokens)
+        )  # fmt: skip
 
     def give_queue(self) -> Target:
         """Gives the queue away, with what there is room for here (§4.3)."""

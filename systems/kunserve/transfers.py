@@ -18,7 +18,7 @@ from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
 from harness.request import Request
-from systems.kunserve.moves import LinkName, Move, certain_to_end, grantable_slots, ordered
+from systems.kunserve.moves import LinkName, Move, grantable_slots, ordered
 from systems.kunserve.server import Server
 
 OWNER = "exchange"
@@ -38,7 +38,7 @@ class Transfers:
     chunk_bytes: int | None
     retry_s: float
     patient: bool  # waits if there is no room; else ends
-    _waiting: list[Move] = field(default_factory=list, init=False)
+    _waiting: dict[LinkName, list[Move]] = field(default_factory=dict, init=False)  # in order
     _flying: list[Move] = field(default_factory=list, init=False)
     _ended: Event = field(init=False)  # set as moves end
 
@@ -49,17 +49,18 @@ class Transfers:
         """Runs until nothing is left to move; returns the number of moves."""
         done = 0
         while not self.stop.is_set and (moves := self.wanted()):
-            self._waiting = ordered(moves, self._free())
+            for move in ordered(moves, self._free()):
+                self._waiting.setdefault(move.link, []).append(move)
             if not self._waiting and not self.patient:
                 break
             self._keep()
             tasks = [
-                self.loop.spawn(self._send(link), name=f"{self.purpose} {link[0]} to {link[1]}")
-                for link in dict.fromkeys(move.link for move in self._waiting)
+                self.loop.spawn(self._send(queue), name=f"{self.purpose} {link[0]} to {link[1]}")
+                for link, queue in self._waiting.items()
             ]
             for task in tasks:
                 await self.loop.wait(task.finished)
-            self._waiting = []
+            self._waiting.clear()
             self._keep()
             moved = sum(task.result for task in tasks)
             done += moved
@@ -67,20 +68,17 @@ class Transfers:
                 await self.loop.wait(self.stop, until=self.loop.now + self.retry_s)
         return done
 
-    async def _send(self, link: LinkName) -> int:
+    async def _send(self, queue: list[Move]) -> int:
         """Starts the moves of one link in order, each once there is room for it; earlier moves may
         still wait for a step boundary. Returns how many moved."""
         tasks = []
-        while not self.stop.is_set:
-            queue = [move for move in self._waiting if move.link == link]
-            if not queue:
-                break
+        while queue and not self.stop.is_set:
             move = next((m for m in queue if m.request_id not in self.server.moving), None)
             request = None if move is None else self._request(move)
             if move is not None and request is None:
-                self._waiting.remove(move)
+                queue.remove(move)
             elif move is not None and request is not None and self._has_room(move):
-                self._waiting.remove(move)
+                queue.remove(move)
                 self._flying.append(move)
                 self.server.moving.add(move.request_id)
                 name = f"{self.purpose} of request {move.request_id}"
@@ -138,11 +136,10 @@ class Transfers:
     def _keep(self) -> None:
         """Reserves the pages that waiting moves need, so that new requests do not take them."""
         free = self._free()
-        certain = certain_to_end(self._waiting, free, self._flying)
+        waiting = [move for queue in self._waiting.values() for move in queue]
+        grantable = grantable_slots(waiting, free, self._flying) if waiting else free
         for name, member in self.members.items():
             if member.lost is not None:
                 continue
-            kept = 0
-            if self._waiting and certain:
-                kept = free[name] - grantable_slots(name, self._waiting, free, self._flying)
+            kept = 0 if grantable is None else free[name] - grantable[name]
             member.kv.reserve(kept - member.kv.reserved.get(OWNER, 0), OWNER)

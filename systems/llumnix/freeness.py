@@ -19,7 +19,7 @@ def freeness(load: Load) -> float:
     headroom of priorities). Below 0 if the first queued request does not fit.
     """
     virtual_usage = load.used_blocks + sum(load.queued_blocks[:1])
-    return (load.total_blocks - virtual_usage) / max(1, len(load.running))
+    return (load.total_blocks - virtual_usage) / max(1, load.num_running)
 
 
 def artifact_load(load: Load) -> float:

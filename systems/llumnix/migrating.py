@@ -17,8 +17,8 @@ from harness.elastic.instance import ElasticInstance
 from harness.request import Request
 from systems.kunserve.server import Server
 from systems.llumnix.freeness import freeness
-from systems.llumnix.migration import PairConfig, paired, victim
-from systems.serving.load import Load, Running
+from systems.llumnix.migration import PairConfig, Running, paired, victim
+from systems.serving.load import Load
 
 
 class Migrations:
@@ -37,8 +37,11 @@ class Migrations:
             if source in self._busy or target in self._busy:
                 continue
             decoding = {r.request_id: r for r in source.running if r.decoding}
-            may_go = [r for r in loads[source.name].running if r.request_id in decoding]
-            chosen = victim(may_go)
+            blocks_for = source.executor.kv.blocks_for
+            chosen = victim(
+                [Running(r.request_id, blocks_for(r.known_tokens), r.priority)
+                 for r in decoding.values()]
+            )  # fmt: skip
             if chosen is not None and self._stays_free(loads[target.name], chosen):
                 request = decoding[chosen.request_id]
                 self._busy |= {source, target}
@@ -49,7 +52,11 @@ class Migrations:
 
     def _stays_free(self, target: Load, request: Running) -> bool:
         """Whether the target is still no source with the request: else it would send it back."""
-        with_it = replace(target, running=[*target.running, request])
+        with_it = replace(
+            target,
+            used_blocks=target.used_blocks + request.blocks,
+            num_running=target.num_running + 1,
+        )
         return freeness(with_it) >= self._config.source_below
 
     async def _migrate(self, request: Request, source: Server, target: Server) -> None:

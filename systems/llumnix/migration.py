@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from systems.llumnix.freeness import freeness
-from systems.serving.load import Load, Running
+from systems.serving.load import Load
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,6 +47,14 @@ def paired(loads: Sequence[Load], config: PairConfig) -> list[Pair]:
     sources = [name for name in names if free[name] < config.source_below]
     targets = [name for name in reversed(names) if free[name] > config.target_above]
     return [Pair(*pair) for pair in zip(sources, targets, strict=False)]
+
+
+class Running(NamedTuple):
+    """A running request."""
+
+    request_id: int
+    blocks: int  # of KV in use
+    priority: int = 0  # higher is more important
 
 
 def victim(running: Sequence[Running]) -> Running | None:

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-
-class Running(NamedTuple):
-    """A running request."""
-
-    request_id: int
-    blocks: int  # of KV in use
-    priority: int = 0  # higher is more important
 
 
 @dataclass(slots=True, frozen=True)
@@ -21,15 +12,12 @@ class Load:
 
     name: str
     total_blocks: int
-    running: Sequence[Running]
+    used_blocks: int  # of KV that running requests hold
+    num_running: int
     queued_blocks: Sequence[int] = ()  # that each queued request needs, in order of service
     members: int = 1  # instances
     lacking_tokens: int = 0  # of prompts, still to be computed
     batch_tokens: int = 0  # what its batches compute at once
-
-    @property
-    def used_blocks(self) -> int:
-        return sum(request.blocks for request in self.running)
 
     @property
     def spare_blocks(self) -> int:
@@ -38,4 +26,4 @@ class Load:
 
     @property
     def num_requests(self) -> int:
-        return len(self.running) + len(self.queued_blocks)
+        return self.num_running + len(self.queued_blocks)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.request import Request
 from systems.kunserve.dispatcher import Target, by_importance, dispatch_load, redistribute
-from systems.serving.load import Load, Running
+from systems.serving.load import Load
 
 
 def queued(number: int, arrival_s: float, tokens: int, priority: int = 0) -> Request:
@@ -19,8 +19,9 @@ def queued(number: int, arrival_s: float, tokens: int, priority: int = 0) -> Req
 def load(
     name: str, members: int, total: int, wanted: int, requests: int, lacking: int, batch: int
 ) -> Load:
-    running = [Running(k, wanted if k == 0 else 0) for k in range(requests)]
-    return Load(name, total, running, members=members, lacking_tokens=lacking, batch_tokens=batch)
+    return Load(
+        name, total, wanted, requests, members=members, lacking_tokens=lacking, batch_tokens=batch
+    )
 
 
 def least_loaded(loads: list[Load]) -> str:

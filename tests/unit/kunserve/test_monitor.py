@@ -15,7 +15,7 @@ from systems.kunserve.monitor import (
     queued_blocks,
     required_bytes,
 )
-from systems.serving.load import Load, Running
+from systems.serving.load import Load
 
 CONFIG = MonitorConfig(horizon_s=1.0, window_s=2.0, restore_share=0.7, calm_s=5.0, queue="all")
 GOOD_CODE = {
@@ -26,7 +26,7 @@ CODE = ArtifactConfig(**GOOD_CODE)  # type: ignore[arg-type]
 
 
 def load(total: int, free: int, pending: int) -> Load:
-    return Load("a", total, [Running(0, total - free)], [pending] if pending else [])
+    return Load("a", total, total - free, 1, [pending] if pending else [])
 
 
 def decisions(
@@ -95,10 +95,10 @@ def test_spare_memory_of_one_group_is_no_help_to_another() -> None:
 
 
 def test_demand_counts_the_whole_queue_or_the_head_of_the_line() -> None:
-    queue = Load("a", 100, [Running(0, 40), Running(1, 20)], [5, 7, 9])
+    queue = Load("a", 100, 60, 2, [5, 7, 9])
     assert queued_blocks(queue, "all") == queued_blocks(queue, "plan") == 21
     assert queued_blocks(queue, "first") == 5
-    assert queued_blocks(Load("a", 100, [Running(0, 40)]), "first") == 0
+    assert queued_blocks(Load("a", 100, 40, 1), "first") == 0
 
 
 def test_what_only_a_plan_counts_triggers_nothing_and_is_planned_for() -> None:

@@ -13,7 +13,6 @@ from systems.kunserve.group import members
 from systems.kunserve.moves import (
     Move,
     apply,
-    certain_to_end,
     fits,
     grantable_slots,
     largest_incoming,
@@ -56,7 +55,7 @@ def test_what_algorithm_1_may_merge() -> None:
 def test_it_ends_from_full_pools(sizes: list[int]) -> None:
     cluster = full_14b(sizes)
     moves = moves_of(cluster, layers_per_move=12)
-    assert certain_to_end(moves, cluster.free)
+    assert grantable_slots(moves, cluster.free) is not None
     order = ordered(moves, cluster.free)
     assert not order.left
     places, room = places_of(cluster.held), dict(cluster.free)
@@ -123,7 +122,7 @@ def test_no_member_ever_holds_more_than_it_has(
         assert fits(move, room)
         apply(move, room)
     assert not any(fits(move, room) for move in order.left)
-    if certain_to_end(moves, cluster.free):
+    if grantable_slots(moves, cluster.free) is not None:
         assert not order.left
 
 
@@ -142,7 +141,7 @@ def test_any_order_ends_beside_requests_that_take_what_is_grantable(
     rng = np.random.default_rng(seed)
     cluster = throttled(rng, sizes, **small)
     waiting, room = moves_of(cluster, piece), dict(cluster.free)
-    if not certain_to_end(waiting, room):
+    if grantable_slots(waiting, room) is None:
         return
     flying: list[Move] = []
     taken: list[tuple[str, int]] = []
@@ -154,7 +153,9 @@ def test_any_order_ends_beside_requests_that_take_what_is_grantable(
         assert ready or flying, "stuck"
         if kind == 0:
             name = str(rng.choice(sorted(room)))
-            slots = grantable_slots(name, waiting, room, flying)
+            grantable = grantable_slots(waiting, room, flying)
+            assert grantable is not None, "the condition has ended"
+            slots = grantable[name]
             room[name] -= slots
             taken.append((name, slots))
         elif kind == 1 and taken:
@@ -202,7 +203,7 @@ def test_without_its_reserve_two_full_pools_wait_for_each_other() -> None:
     """What `grantable_slots` is for: new requests took all that the drop freed."""
     moves = [Move(0, range(1), "a", "b", 5), Move(1, range(1), "b", "a", 5)]
     free = {"a": 8, "b": 8}
-    assert (grantable_slots("a", moves, free), grantable_slots("b", moves, free)) == (3, 3)
+    assert grantable_slots(moves, free) == {"a": 3, "b": 3}
     assert not ordered(moves, {"a": 5, "b": 5}).left
     assert ordered(moves, {"a": 4, "b": 4}).left == moves
     assert margins(moves, free) == free

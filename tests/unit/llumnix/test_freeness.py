@@ -8,12 +8,12 @@ from typing import Any
 
 from systems.kunserve.group_manager import GroupManager
 from systems.llumnix.freeness import artifact_load, freeness
-from systems.serving.load import Load, Running
+from systems.serving.load import Load
 
 
 def load(name: str = "a", used: list[int] | None = None, queued: list[int] | None = None) -> Load:
-    running = [Running(k, blocks) for k, blocks in enumerate(used or [])]
-    return Load(name, 100, running, queued or [])
+    used = used or []
+    return Load(name, 100, sum(used), len(used), queued or [])
 
 
 def test_freeness_is_what_is_left_for_each_request_of_the_batch() -> None:

@@ -11,18 +11,18 @@ from systems.llumnix.migration import (
     Pair,
     PairConfig,
     QueuedMove,
+    Running,
     paired,
     queued_moves,
     victim,
 )
-from systems.serving.load import Load, Running
+from systems.serving.load import Load
 
 CONFIG = PairConfig(source_below=5, target_above=20)
 
 
 def load(name: str, used: list[int], queued: list[int] | None = None) -> Load:
-    running = [Running(k, blocks) for k, blocks in enumerate(used)]
-    return Load(name, 100, running, queued or [])
+    return Load(name, 100, sum(used), len(used), queued or [])
 
 
 def test_the_least_free_goes_with_the_freest() -> None:
