@@ -24,6 +24,7 @@ from plots.runs import events
 from plots.style import PALETTE, log_scale
 
 PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
+    "gb6_busy": ("6.3 GB, load 0.8", 6.3, "s"),
     "gb9": ("9.4 GB, load 0.5", 9.4, "o"),
     "gb9_busy": ("9.4 GB, load 0.8", 9.4, "s"),
     "gb9_long": ("9.4 GB, bursts twice as long", 9.4, "^"),
@@ -34,16 +35,18 @@ PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
     "gb33_long": ("33 GB, bursts twice as long", 33.0, "^"),
     "gb33_busy": ("33 GB, load 0.7", 33.0, "s"),
 }
-COLOURS = {9.4: PALETTE[3], 16.5: PALETTE[2], 33.0: PALETTE[0]}
+COLOURS = {6.3: PALETTE[4], 9.4: PALETTE[3], 16.5: PALETTE[2], 33.0: PALETTE[0]}
 AGAINST = ("kunserve_control", "llumnix_replication", "llumnix_pipeline")
 MODEST = "kunserve_fig10_burstgpt"
+ROOMY = "kunserve_roomy"  # the control where KV memory never runs out
 
 
 def by_place(points: Points) -> pd.DataFrame:
     """A row per run. `memory`: share of the control's waiting that is for memory, the mean of the
     seeds of a point. KunServe's rows have the others' P99 TTFT over its own (`over_SYSTEM`), its
     P50 and P99 TBT over the control's; `throttled_…`: where most of the waiting is for memory. Why
-    requests are late: `why_late`. SLO: of the modest load."""
+    requests are late: `why_late`. SLO: of the modest load. System `kunserve_roomy`: the control
+    with memory that never runs out, so what compute alone violates."""
     modest = [p for p in points if p.experiment == MODEST and system(p) == "llumnix_replication"]
     slo = slo_s(modest)
     shown = [p for p in points if p.experiment != MODEST]
@@ -51,6 +54,7 @@ def by_place(points: Points) -> pd.DataFrame:
         [
             numbers(p) | waits(p) | violations(requests(p), *slo)
             | why_late(requests(p), _polls(p), slo[0]) | {"point": point_of(p)}
+            | ({"system": ROOMY} if p.experiment == ROOMY else {})
             for p in shown
         ]
     )  # fmt: skip
@@ -77,7 +81,7 @@ def by_place(points: Points) -> pd.DataFrame:
 def why_late(found: pd.DataFrame, polls: pd.DataFrame, slo_ttft_s: float) -> dict[str, float]:
     """Shares of requests whose first token is late, by what their instance or group did for more
     than half of their wait: its demand exceeded its KV memory (`late_memory`), or its KV was being
-    exchanged (`late_exchange`), or neither (`late_compute`). `wait_short`: of all waiting, the
+    exchanged (`late_exchange`), or neither (`late_neither`). `wait_short`: of all waiting, the
     share in which demand exceeded memory. Demand counts queued requests too, so `memory` is the
     most that memory can explain."""
     if polls.empty:
@@ -99,7 +103,7 @@ def why_late(found: pd.DataFrame, polls: pd.DataFrame, slo_ttft_s: float) -> dic
     memory, either = causes["short"] > 0.5, causes["busy"] > 0.5
     return {
         "late_memory": (late & memory).mean(), "late_exchange": (late & ~memory & either).mean(),
-        "late_compute": (late & ~memory & ~either).mean(),
+        "late_neither": (late & ~memory & ~either).mean(),
         "wait_short": float((causes["short"] * found.ttft_s).sum() / found.ttft_s.sum()),
     }  # fmt: skip
 
@@ -124,7 +128,12 @@ def _polls(point: Point) -> pd.DataFrame:
 
 
 @picture(
-    "kunserve_regime", by_place, ("kunserve_regime", MODEST), shape=(1, 4), size=(13, 4.0), legend=4
+    "kunserve_regime",
+    by_place,
+    ("kunserve_regime", ROOMY, MODEST),
+    shape=(1, 4),
+    size=(13, 4.0),
+    legend=4,
 )
 def regime(axes: Panels, rows: pd.DataFrame) -> str:
     """Where dropping pays. P99 TTFT of the control (the same system, nothing dropped) and of
@@ -155,16 +164,17 @@ def regime(axes: Panels, rows: pd.DataFrame) -> str:
     _violations(axes[3], rows)
     return (
         "Azure code arrivals but for BurstGPT's own; BurstGPT's lengths. Eight instances of 14B. "
-        "Load: mean KV demand over memory (bursts: 0.5, with 33 GB 0.56). Mean and range of "
+        "Load: mean KV demand over memory (bursts: 0.5). Mean and range of "
         "seeds. Dotted: half of the waiting is for memory. SLO: 5 x P50 of the modest load. "
-        "Right: C control, K KunServe; late: TTFT, by what held for most of the wait."
+        "Right: C control, K KunServe, M control with memory that never runs out; late: TTFT, by "
+        "what held for most of the wait."
     )
 
 
 CAUSES = {
     "late_memory": ("late, demand above KV memory", PALETTE[3]),
     "late_exchange": ("late, KV being exchanged", PALETTE[1]),
-    "late_compute": ("late, neither", "0.7"),
+    "late_neither": ("late, neither", "0.7"),
     "slow_only": ("TBT alone", PALETTE[4]),
 }
 
@@ -172,11 +182,12 @@ CAUSES = {
 def _violations(panel: Axes, rows: pd.DataFrame) -> None:
     rows = rows.assign(slow_only=rows.violating - rows.late)
     names = list(PLACES)[::-1]
-    for k, (name, letter) in enumerate((("kunserve", "K"), ("kunserve_control", "C"))):
+    bars = {ROOMY: "M", "kunserve": "K", "kunserve_control": "C"}
+    for k, (name, letter) in enumerate(bars.items()):
         means = rows[rows.system == name].groupby("point").mean(numeric_only=True).reindex(names)
-        at, begun = np.arange(len(names)) + 0.4 * k - 0.2, np.zeros(len(names))
+        at, begun = np.arange(len(names)) + 0.28 * (k - 1), np.zeros(len(names))
         for column, (label, colour) in CAUSES.items():
-            panel.barh(at, 100 * means[column], 0.36, left=begun, color=colour, label=label)
+            panel.barh(at, 100 * means[column], 0.25, left=begun, color=colour, label=label)
             begun = begun + 100 * means[column].to_numpy()
         for y, x in zip(at, begun, strict=True):
             panel.text(x + 1, y, letter, fontsize=6, va="center")

@@ -30,7 +30,7 @@ SYSTEMS = {
 }
 OTHERS = ("kunserve_control", "llumnix_replication", "llumnix_migration", "llumnix_pipeline")
 WHOLE = (  # whose instances hold all parameters
-    "kunserve_control", "llumnix_replication", "llumnix_prompts_first",
+    "kunserve_control", "kunserve_artifact_control", "llumnix_replication", "llumnix_prompts_first",
 )  # fmt: skip
 OVER_TIME = {name: look._replace(marker="") for name, look in SYSTEMS.items()}
 MOVES = {"vllm_kv_swap": "swap out", "llumnix_migration": "migration"}  # purposes of copies of KV

@@ -24,15 +24,15 @@ VARIANTS = {
     "kunserve_control": Look("control: nothing dropped", "0.5"),
     "kunserve": Look("KunServe", PALETTE[0]),
     "kunserve_first": Look("demand by the head of the line", PALETTE[2]),
-    "kunserve_plan": Look("dropped by KV in use", PALETTE[5]),
+    "kunserve_all": Look("demand of the whole queue", PALETTE[5]),
     "kunserve_two": Look("groups of at most two", PALETTE[9]),
     "kunserve_whole": Look("a request is one message", PALETTE[4]),
     "llumnix_prompts_first": Look("Llumnix, public code's engine", PALETTE[1]),
+    "kunserve_artifact_control": Look("control, public code's engine", "0.75"),
     "kunserve_artifact": Look("KunServe, public code's rules", PALETTE[6]),
 }
-BESIDE = dict.fromkeys(VARIANTS, "kunserve_control") | {  # what does not drop, same engine
-    "kunserve_artifact": "llumnix_prompts_first"
-}
+PUBLIC = ("kunserve_artifact", "kunserve_artifact_control", "llumnix_prompts_first")  # one engine
+CONTROL = dict.fromkeys(VARIANTS, "kunserve_control") | dict.fromkeys(PUBLIC, PUBLIC[1])
 PLACES = {
     "gb33": "33 GB, load 0.5", "gb9": "9.4 GB, load 0.5", "gb33_busy": "33 GB, load 0.7",
     "gb33_long": "33 GB, bursts\ntwice as long", "gb9_rows": "9.4 GB, BurstGPT's\narrivals",
@@ -55,15 +55,21 @@ def variants(points: Points) -> pd.DataFrame:
 
 
 def beside(rows: pd.DataFrame) -> pd.DataFrame:
-    """`rows` with `over_beside`: P99 TTFT of what does not drop, on the same engine (BESIDE), over
-    the run's; `tbt_p50_added`: P50 TBT beyond it; `memory`: the share of its waiting that is for
-    memory; `false_drops`: drops where this is no more than half."""
+    """`rows` with `over_control`: P99 TTFT of the control on the same engine (CONTROL) over the
+    run's; `tbt_p50_added`: P50 TBT beyond it; `memory`: the share of its waiting that is for
+    memory; `false_drops`: drops where this is no more than half. `over_llumnix`: P99 TTFT of
+    Llumnix on the public code's engine over the run's."""
     keys = ["system", "point", "seed"]
-    others = rows.assign(system=rows.system.map(BESIDE))[keys]
-    theirs = rows.set_index(keys).reindex(pd.MultiIndex.from_frame(others)).reset_index()
+    others = rows.assign(system=rows.system.map(CONTROL))[keys]
+    by_run = rows.set_index(keys)
+    theirs = by_run.reindex(pd.MultiIndex.from_frame(others)).reset_index()
+    llumnix = by_run.reindex(
+        pd.MultiIndex.from_frame(others.assign(system="llumnix_prompts_first"))
+    )
     memory = rows.groupby(["system", "point"]).wait_memory.mean()
     found = rows.assign(
-        over_beside=theirs.ttft_p99_s / rows.ttft_p99_s,
+        over_control=theirs.ttft_p99_s / rows.ttft_p99_s,
+        over_llumnix=llumnix.ttft_p99_s.to_numpy() / rows.ttft_p99_s,
         tbt_p50_added=rows.tbt_p50_s / theirs.tbt_p50_s - 1,
         memory=memory.reindex(pd.MultiIndex.from_frame(others[keys[:2]])).to_numpy(),
     )

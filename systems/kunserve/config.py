@@ -81,10 +81,11 @@ class KunServeConfig:
                 "system.exchange=blocking is an ablation of variant=paper: with variant=artifact "
                 "victims always wait for their KV"
             )
-        if self.variant == "artifact" and self.plan != "throughput":
+        if self.variant == "artifact" and self.plan not in ("throughput", "none"):
             raise ValueError(
                 f"system.plan={self.plan} is for variant=paper: with variant=artifact each group "
-                "has system.artifact.group_size instances"
+                "has system.artifact.group_size instances, or with system.plan=none nothing is "
+                "dropped"
             )
         if self.variant == "artifact" and self.standby:
             raise ValueError(
