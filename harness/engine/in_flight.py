@@ -56,6 +56,7 @@ class InFlight:
         self._over = GivenUp(runner.device)
         self._kept: dict[int, torch.Tensor] = {}  # batch -> activations of its last layer here
         self._step = 0  # the one that runs
+        self._pace = {"paced_s": 0.0, "behind_s": 0.0}  # of the last step here
         self.arrivals = Arrivals(runner.layers, self._over)
         self._peers = peers
         self._routed = RoutedAttention(name, runner, peers, self._over)
@@ -189,7 +190,7 @@ class InFlight:
     def _through(self, work: StageWork, given: torch.Tensor, step: Step) -> torch.Tensor:
         """The stage's layers, each at its pace; those that are on their way are waited for."""
         runner, (lo, hi) = self._runner, (work.layers.start, work.layers.stop)
-        over_s, hidden = time.monotonic(), given
+        over_s, ahead_s, hidden = time.monotonic(), 0.0, given
         layer_s = max(self._config.layer_s, self._config.token_s * len(given))
         while lo < hi:
             asked_s = time.monotonic()
@@ -199,13 +200,16 @@ class InFlight:
                 first = work.previous is None  # its table comes with the layer
                 hidden = runner.embed(given, step) if first else runner.padded(given)
             hidden, lo = runner.forward(hidden, step, lo, here.stop), here.stop
-            time.sleep(max(0.0, over_s - time.monotonic()))
+            ahead_s = over_s - time.monotonic()
+            time.sleep(max(0.0, ahead_s))
+        self._pace = {"paced_s": layer_s * len(work.layers), "behind_s": max(0.0, -ahead_s)}
         return hidden
 
     def _sample(self, stage: _Stage, hidden: torch.Tensor) -> None:
         work = stage.work
         tokens = self._runner.picked(hidden, stage.sampled)[: num_sampled(work.batch)].tolist()
-        self._loop.answer(stage.seq, last=False, time_s=time.monotonic(), tokens=tokens)
+        now_s = time.monotonic()
+        self._loop.answer(stage.seq, last=False, time_s=now_s, tokens=tokens, **self._pace)
         ids = torch.tensor(tokens, dtype=torch.int64)
         if work.first == self._name:
             self._next(stage, ids.to(self._runner.device))

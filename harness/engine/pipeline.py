@@ -37,6 +37,8 @@ class SentBatch:
     num_steps: int = 0
     steps_in_all: int | None = None  # known once the first stage has ended it
     lost: str | None = None
+    paced_s: float = 0.0  # what the last stage's layers were to take at least; 0: no pace
+    behind_s: float = 0.0  # what they took beyond it
 
 
 class TorchPipeline:
@@ -76,7 +78,7 @@ class TorchPipeline:
             assert instance.tables is not None
             requests = [r for r in staged.batch.requests if r.request_id in instance.kv.held]
             instance.tables.reconcile(requests)
-        sent = SentBatch(number, staged, Event(self._loop))
+        sent, start_s = SentBatch(number, staged, Event(self._loop)), self._loop.now
 
         def on_death(name: str) -> None:
             if name in [instance.name for instance in staged.instances]:
@@ -90,6 +92,9 @@ class TorchPipeline:
         finally:
             self._fabric.on_death.remove(on_death)
             self._end(sent)
+        if sent.paced_s:
+            paced = {"paced_s": sent.paced_s, "behind_s": sent.behind_s}
+            self._recorder.event("pace", self.name, start_s, self._loop.now, **paced)
         if sent.lost is not None:
             raise InstanceLost(sent.lost)
         return sent.num_steps
@@ -141,6 +146,8 @@ class TorchPipeline:
             sent.steps_in_all = header.get("num_steps", sent.steps_in_all)
         elif not sent.done.is_set:  # an iteration's tokens have come out of the last stage
             sent.num_steps += 1
+            sent.paced_s += header["paced_s"]
+            sent.behind_s += header["behind_s"]
             sampled = self.book.count(sent.staged.batch, header["tokens"])
             self.last_step_s = header["time_s"] - offset_s - self._loop.start_monotonic_s
             token = Segment(self.last_step_s, 1, 0.0, 0.0)

@@ -20,8 +20,8 @@ Event = Mapping[str, Any]  # a row of Recorder.events
 
 
 def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, Any]:
-    """`switches`, `busy_share`, `host_full`, `slot_gpu_seconds`, `moved_bytes`, `kv_moves` and
-    `lease_seconds`, as far as `events` tell of them: keys of summary.json."""
+    """`switches`, `busy_share`, `host_full`, `slot_gpu_seconds`, `moved_bytes`, `kv_moves`,
+    `lease_seconds` and `pace`, as far as `events` tell of them: keys of summary.json."""
     of = _grouped(events, lambda event: event["kind"])
     found = {
         "switches": _switches(of["switch"]),
@@ -38,6 +38,8 @@ def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, An
         ),
         "kv_moves": _kv_moves(of["kv_move"], of["server_paging"]),
         "lease_seconds": _lease_seconds(of["lease"]),
+        # Seconds that the last stages' layers were to take by a pace, and what they took beyond it.
+        "pace": _totals(part for each in of["pace"] for part in each["fields"].items()),
     }
     for event in of["server_paging"]:  # one server has a plug-in
         names = ("iterations", "slices", "preemptions", "lost_blocks")

@@ -31,6 +31,7 @@ MAX_CACHED_SHARE = 0.01  # of the prompts' tokens, from a prefix cache where non
 NOTED_PROMPT_MISS = 0.01  # of the prompts' tokens, by the server's count
 MAX_PROMPT_MISS = 0.1
 MAX_SURPLUS_SHARE = 0.01  # of the answers: more, and no metric of single tokens is given
+NOTED_BEHIND_SHARE = 0.05  # of the time that a paced engine's layers were to take
 MAX_FAILED_SHARE = 0.1  # of the requests: more is noted
 MAX_LITTLE_GAP = 1e-6  # relative; a simulated run has no clock but one, so only rounding is left
 ROUNDING_S = 1e-9  # of times up to some days in float64: what is less below 0 is no latency below 0
@@ -78,6 +79,7 @@ def judge(run: Evidence) -> dict[str, Any]:
     do not make it invalid, where there are any."""
     reasons = [reason for rule in rules(run) for reason in rule.broken]
     notes = [*_without_room(run.devices.get("host_full", {}))]
+    notes += [*_behind_pace(run.devices.get("pace", {}))]
     notes += [*_stalls(run.receive_lag), *_odd_answers(run.answers)]
     if run.failed_share > MAX_FAILED_SHARE:
         notes.append(f"{run.failed_share:.0%} of the requests failed: latencies are of the others")
@@ -313,6 +315,15 @@ def _without_room(host_full: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"host KV cache full for {full['seconds']:.3g} s on {node} ({full['num_waits']} waits "
             f"for room): engine.pool.host_kv_bytes={full['host_kv_bytes']}"
+        )
+
+
+def _behind_pace(pace: Mapping[str, float]) -> Iterator[str]:
+    share = pace["behind_s"] / pace["paced_s"] if pace else 0.0
+    if share > NOTED_BEHIND_SHARE:
+        yield (
+            f"iterations took {share:.0%} longer than their pace (engine.elastic.layer_s, "
+            "engine.elastic.token_s): this machine computes more slowly, so latencies are its own"
         )
 
 

@@ -59,11 +59,13 @@ def test_tokens_are_right_after_a_death(when: str) -> None:
     assert story.seen("recover")
 
 
-def test_a_stage_between_two_others_is_not_taken_for_stuck() -> None:
-    """It sends the harness nothing, and with micro-batches it always has something to do."""
+@pytest.mark.parametrize("layer_s", [0.02, 1e-6])
+def test_a_stage_between_two_others_is_not_taken_for_stuck(layer_s: float) -> None:
+    """It sends the harness nothing, and with micro-batches it always has something to do. The run
+    tells what the pace was, and whether computing took longer."""
     node = composed("engine=torch").engine
     node.num_kv_blocks, node.device, node.num_threads, node.step_timeout_s = MEMORY, "cpu", 1, 2
-    node.elastic.layer_s = 0.02
+    node.elastic.layer_s = layer_s
     engine = build(plain(node), "engine")
     with testbed.start(spec(), hardware(), engine, 3, page_layers=1) as bed:
         ranges = (range(2), range(2, 3), range(3, 4))
@@ -80,4 +82,9 @@ def test_a_stage_between_two_others_is_not_taken_for_stuck() -> None:
                 await bed.loop.wait(task.finished)
 
         bed.run(story())
-        assert bed.loop.now > 3
+        pace = [e["fields"] for e in bed.recorder.events if e["kind"] == "pace"]
+        assert sum(each["paced_s"] for each in pace) == pytest.approx(3 * 30 * layer_s)
+        if layer_s == 0.02:
+            assert bed.loop.now > 3
+        else:
+            assert all(each["behind_s"] > each["paced_s"] for each in pace)

@@ -203,6 +203,20 @@ def test_waits_for_room_in_a_host_are_counted_and_noted_and_the_run_is_valid() -
     assert "engine.pool.host_kv_bytes=64" in second
 
 
+@pytest.mark.parametrize(("behind_s", "noted"), [(0.05, False), (0.6, True)])
+def test_a_run_that_could_not_hold_its_pace_says_so(behind_s: float, noted: bool) -> None:
+    service = steady(12)
+    for part in (0.0, behind_s):
+        service.recorder.event("pace", "torch-0", 1.0, 2.0, paced_s=0.5, behind_s=part)
+    summary = service.summary()
+    assert summary["pace"] == {"behind_s": behind_s, "paced_s": 1.0}
+    assert summary["verdict"]["status"] == "VALID"
+    notes = summary["verdict"].get("notes", [])
+    assert [note.startswith("iterations took 60% longer than their pace") for note in notes] == (
+        [True] if noted else []
+    )
+
+
 def test_a_run_without_device_events_says_nothing_of_switches() -> None:
     summary = steady(12).summary()
     assert "host_full" not in summary
