@@ -21,6 +21,7 @@ from harness import compiled
 from harness.records import gpu_monitor
 
 PROJECT = Path(__file__).resolve().parents[2]
+PUBLISHED = "results/published"  # tables and pictures, which runs are not made of
 PACKAGES = (
     "datasets", "httptools", "hydra-core", "numpy", "pandas", "pyarrow", "scipy",
     "tokenizers", "torch", "transformers", "uvloop", "vllm", "wandb",
@@ -79,7 +80,7 @@ def hash_of(config: Mapping[str, Any]) -> str:
 def git_revision() -> dict[str, Any] | None:
     """revision and whether tracked or new files differ from it, in a git checkout or an unpacked
     archive (whose new files do not show); else None. As this process first saw it, whose code it
-    is."""
+    is. PUBLISHED is no code: a figure that was drawn does not make the next one's runs dirty."""
     if shutil.which("git") is None or not (PROJECT / ".git").exists():
         return archived_revision(PROJECT)
 
@@ -88,11 +89,13 @@ def git_revision() -> dict[str, Any] | None:
             ["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, check=False
         ).stdout.strip()
 
-    return {"revision": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    changed = git("status", "--porcelain", "--", ".", f":(exclude){PUBLISHED}")
+    return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changed)}
 
 
 def archived_revision(folder: Path) -> dict[str, Any] | None:
-    """The revision that `make archive` packed, and whether a file differs from its SHA256SUMS."""
+    """The revision that `make archive` packed, and whether a file outside PUBLISHED differs from
+    its SHA256SUMS."""
     revision, sums = folder / "REVISION", folder / "SHA256SUMS"
     if not (revision.is_file() and sums.is_file()):
         return None
@@ -101,7 +104,8 @@ def archived_revision(folder: Path) -> dict[str, Any] | None:
         path = folder / line[66:]
         return not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != line[:64]
 
-    dirty = any(map(changed, sums.read_text().splitlines()))
+    listed = sums.read_text().splitlines()
+    dirty = any(changed(line) for line in listed if not line[66:].startswith(f"{PUBLISHED}/"))
     return {"revision": revision.read_text().strip(), "dirty": dirty}
 
 

@@ -179,6 +179,14 @@ def test_kv_in_use_that_fills_the_memory_makes_a_drop() -> None:
     assert run("system.monitor.queue=plan", num=80).seen("drop")
 
 
+def test_the_control_of_the_published_code_has_its_engine_and_drops_nothing() -> None:
+    artifact = ("system.variant=artifact", "system.artifact.falling_samples=4")
+    assert run(*artifact, num=80).seen("drop")
+    control = run(*artifact, "system.plan=none", num=80)
+    assert not control.seen("drop")
+    assert control.seen("preempt")
+
+
 def test_the_published_code_drops_all_by_thresholds_and_exchanges_in_batches() -> None:
     story = run("system.variant=artifact", "system.artifact.falling_samples=4", num=80, instances=4)
     drops = {event["instance"] for event in story.seen("drop")}

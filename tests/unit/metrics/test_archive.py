@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.records import manifest
 from harness.records.manifest import PROJECT, archived_revision
 
 pytestmark = pytest.mark.skipif(
@@ -41,8 +42,21 @@ def test_an_archive_is_the_commit_and_says_which_one(clone: Path, tmp_path: Path
     ).stdout.strip()
     assert archived_revision(folder) == {"revision": head, "dirty": False}
     assert not (folder / ".git").exists()
+    next((folder / "results/published").rglob("*.csv")).write_text("drawn again")
+    assert archived_revision(folder) == {"revision": head, "dirty": False}
     (folder / "conf/config.yaml").write_text("changed")
     assert archived_revision(folder) == {"revision": head, "dirty": True}
+
+
+def test_what_was_drawn_makes_no_run_dirty(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "PROJECT", clone)
+    drawn, new = clone / "results/published/aqua/again.csv", clone / "new.py"
+    for file, dirty in ((drawn, False), (new, True)):
+        file.touch()
+        found = manifest.git_revision.__wrapped__()
+        file.unlink()
+        assert found is not None
+        assert found["dirty"] is dirty
 
 
 def test_a_changed_tree_is_not_packed(clone: Path) -> None:
