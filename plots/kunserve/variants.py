@@ -27,9 +27,9 @@ VARIANTS = {
     "kunserve_all": Look("demand of the whole queue", PALETTE[5]),
     "kunserve_two": Look("groups of at most two", PALETTE[9]),
     "kunserve_whole": Look("a request is one message", PALETTE[4]),
-    "llumnix_prompts_first": Look("Llumnix, public code's engine", PALETTE[1]),
-    "kunserve_artifact_control": Look("control, public code's engine", "0.75"),
-    "kunserve_artifact": Look("KunServe, public code's rules", PALETTE[6]),
+    "llumnix_prompts_first": Look("Llumnix, public engine", PALETTE[1]),
+    "kunserve_artifact_control": Look("control, public engine", "0.75"),
+    "kunserve_artifact": Look("KunServe, public rules", PALETTE[6]),
 }
 PUBLIC = ("kunserve_artifact", "kunserve_artifact_control", "llumnix_prompts_first")  # one engine
 CONTROL = dict.fromkeys(VARIANTS, "kunserve_control") | dict.fromkeys(PUBLIC, PUBLIC[1])
