@@ -117,12 +117,12 @@ def test_why_a_request_is_late_is_its_own_groups_memory_over_its_whole_wait() ->
     causes = why_late(found, polls, 1.0)
     assert causes["late_memory"] == 0.25  # a's, full throughout
     assert causes["late_exchange"] == 0.25  # b's, while b's KV moved
-    assert causes["late_compute"] == 0.25  # b's before; the last is not late
+    assert causes["late_neither"] == 0.25  # b's before; the last is not late
     assert causes["wait_short"] == pytest.approx(3.0 / 7.5)
     assert why_late(found, pd.DataFrame(), 1.0) == {}
 
 
-def test_a_variant_is_beside_what_does_not_drop_on_its_own_engine() -> None:
+def test_a_variant_is_beside_the_control_on_its_own_engine() -> None:
     rows = pd.DataFrame(
         [
             {"system": system, "point": "gb33", "seed": 0, "ttft_p99_s": p99, "tbt_p50_s": 1.0,
@@ -130,12 +130,15 @@ def test_a_variant_is_beside_what_does_not_drop_on_its_own_engine() -> None:
             for system, p99, drops, memory in (
                 ("kunserve", 2.0, 3.0, np.nan), ("kunserve_control", 8.0, np.nan, 0.0),
                 ("kunserve_artifact", 2.0, 1.0, np.nan),
-                ("llumnix_prompts_first", 6.0, np.nan, 0.9),
+                ("kunserve_artifact_control", 5.0, np.nan, 0.9),
+                ("llumnix_prompts_first", 6.0, np.nan, 0.8),
             )
         ]
     )  # fmt: skip
     found = beside(rows).set_index("system")
-    assert found.over_beside[["kunserve", "kunserve_artifact"]].tolist() == [4.0, 3.0]
+    assert found.over_control[["kunserve", "kunserve_artifact"]].tolist() == [4.0, 2.5]
+    assert found.over_llumnix["kunserve_artifact"] == 3.0
+    assert found.memory["kunserve_artifact"] == 0.9
     assert found.false_drops[["kunserve", "kunserve_artifact"]].tolist() == [3.0, 0.0]
 
 
