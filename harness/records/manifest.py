@@ -22,6 +22,7 @@ from harness.records import gpu_monitor
 
 PROJECT = Path(__file__).resolve().parents[2]
 PUBLISHED = "results/published"  # tables and pictures, which runs are not made of
+ERROR = f"{PUBLISHED}/fidelity"  # but the simulator's error, by which runs are labelled
 PACKAGES = (
     "datasets", "httptools", "hydra-core", "numpy", "pandas", "pyarrow", "scipy",
     "tokenizers", "torch", "transformers", "uvloop", "vllm", "wandb",
@@ -80,7 +81,8 @@ def hash_of(config: Mapping[str, Any]) -> str:
 def git_revision() -> dict[str, Any] | None:
     """revision and whether tracked or new files differ from it, in a git checkout or an unpacked
     archive (whose new files do not show); else None. As this process first saw it, whose code it
-    is. PUBLISHED is no code: a figure that was drawn does not make the next one's runs dirty."""
+    is. PUBLISHED is no code, but for ERROR: a figure that was drawn does not make the next one's
+    runs dirty."""
     if shutil.which("git") is None or not (PROJECT / ".git").exists():
         return archived_revision(PROJECT)
 
@@ -89,12 +91,13 @@ def git_revision() -> dict[str, Any] | None:
             ["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, check=False
         ).stdout.strip()
 
-    changed = git("status", "--porcelain", "--", ".", f":(exclude){PUBLISHED}")
-    return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changed)}
+    code = git("status", "--porcelain", "--", ".", f":(exclude){PUBLISHED}")
+    labels = git("status", "--porcelain", "--", ERROR)
+    return {"revision": git("rev-parse", "HEAD"), "dirty": bool(code or labels)}
 
 
 def archived_revision(folder: Path) -> dict[str, Any] | None:
-    """The revision that `make archive` packed, and whether a file outside PUBLISHED differs from
+    """The revision that `make archive` packed, and whether a file of code or of ERROR differs from
     its SHA256SUMS."""
     revision, sums = folder / "REVISION", folder / "SHA256SUMS"
     if not (revision.is_file() and sums.is_file()):
@@ -105,7 +108,11 @@ def archived_revision(folder: Path) -> dict[str, Any] | None:
         return not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != line[:64]
 
     listed = sums.read_text().splitlines()
-    dirty = any(changed(line) for line in listed if not line[66:].startswith(f"{PUBLISHED}/"))
+    code = [
+        line for line in listed
+        if not line[66:].startswith(f"{PUBLISHED}/") or line[66:].startswith(f"{ERROR}/")
+    ]  # fmt: skip
+    dirty = any(map(changed, code))
     return {"revision": revision.read_text().strip(), "dirty": dirty}
 
 

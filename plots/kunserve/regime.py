@@ -24,7 +24,7 @@ from plots.runs import events
 from plots.style import PALETTE, log_scale
 
 PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
-    "gb6_busy": ("6.3 GB, load 0.8", 6.3, "s"),
+    "gb6_busy": ("6.3 GB, load 0.7", 6.3, "s"),
     "gb9": ("9.4 GB, load 0.5", 9.4, "o"),
     "gb9_busy": ("9.4 GB, load 0.8", 9.4, "s"),
     "gb9_long": ("9.4 GB, bursts twice as long", 9.4, "^"),

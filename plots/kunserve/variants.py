@@ -32,7 +32,10 @@ VARIANTS = {
     "kunserve_artifact": Look("KunServe, public rules", PALETTE[6]),
 }
 PUBLIC = ("kunserve_artifact", "kunserve_artifact_control", "llumnix_prompts_first")  # one engine
-CONTROL = dict.fromkeys(VARIANTS, "kunserve_control") | dict.fromkeys(PUBLIC, PUBLIC[1])
+CONTROL = {  # of each: nothing dropped, on its engine
+    **dict.fromkeys(VARIANTS, "kunserve_control"),
+    **dict.fromkeys(PUBLIC, "kunserve_artifact_control"),
+}
 PLACES = {
     "gb33": "33 GB, load 0.5", "gb9": "9.4 GB, load 0.5", "gb33_busy": "33 GB, load 0.7",
     "gb33_long": "33 GB, bursts\ntwice as long", "gb9_rows": "9.4 GB, BurstGPT's\narrivals",

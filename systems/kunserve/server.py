@@ -121,7 +121,7 @@ class Server:
         block_tokens = self.executor.kv.block_tokens
         running = self.running
         num_running, used_blocks, lacking_tokens = len(running) + len(self.paused), 0, 0
-        for request in running:
+        for request in running:  # `known_tokens`, written out: simulations spend their time here
             known = request.prompt_tokens + request.generated_tokens
             used_blocks += -(-known // block_tokens)
             if not request.decoding:

@@ -42,7 +42,7 @@ def test_an_archive_is_the_commit_and_says_which_one(clone: Path, tmp_path: Path
     ).stdout.strip()
     assert archived_revision(folder) == {"revision": head, "dirty": False}
     assert not (folder / ".git").exists()
-    next((folder / "results/published").rglob("*.csv")).write_text("drawn again")
+    next((folder / "results/published/aqua").rglob("*.csv")).write_text("drawn again")
     assert archived_revision(folder) == {"revision": head, "dirty": False}
     (folder / "conf/config.yaml").write_text("changed")
     assert archived_revision(folder) == {"revision": head, "dirty": True}
@@ -50,8 +50,12 @@ def test_an_archive_is_the_commit_and_says_which_one(clone: Path, tmp_path: Path
 
 def test_what_was_drawn_makes_no_run_dirty(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "PROJECT", clone)
-    drawn, new = clone / "results/published/aqua/again.csv", clone / "new.py"
-    for file, dirty in ((drawn, False), (new, True)):
+    files = {
+        "results/published/aqua/again.csv": False,
+        "results/published/fidelity/again.csv": True,
+        "new.py": True,
+    }
+    for file, dirty in ((clone / name, dirty) for name, dirty in files.items()):
         file.touch()
         found = manifest.git_revision.__wrapped__()
         file.unlink()
