@@ -87,7 +87,8 @@ class DecodeAttention:
 
     Rows: the blocks that the products see, in place (row = block id) or, where the batch's
     blocks lie scattered, copied together in the order of their first use. Rows beyond those
-    in use are never read.
+    in use are never read. On a CPU a layer's copy stays for all steps, and each step's tokens
+    are added to it: copying anew took a quarter of a step. A GPU has no memory to spare for it.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class DecodeAttention:
         for table, ids in zip(self._table, blocks, strict=True):
             table[: len(ids)] = ids
         self._rows_table, self._copied = self._assign_rows()
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # layer -> its copies
         self._last_row = np.maximum.accumulate(self._rows_table, axis=1)
         self._start_rows()
 
@@ -141,8 +143,8 @@ class DecodeAttention:
         """Makes room for each request's next token and returns the cache rows to write it to."""
         column, offset = np.divmod(self._position, self._size)
         at = self._rows_table[self._requests, column]
-        places = torch.from_numpy(at * self._size + offset).to(self._device)
-        self._bias.view(-1).index_fill_(0, places, 0.0)
+        self._new = torch.from_numpy(at).to(self._device), torch.from_numpy(offset).to(self._device)
+        self._bias[self._new[0], 0, self._new[1]] = 0.0
         self._num_rows = int(self._last_row[self._requests, column].max()) + 1
         self._width = int(column.max()) + 1
         table = self._rows_table[:, : self._width].copy()
@@ -155,13 +157,13 @@ class DecodeAttention:
         self._starts = torch.from_numpy(starts).to(self._device)
         self._position += 1
         blocks = torch.from_numpy(self._table[self._requests, column]).to(self._device)
-        return self._cache.rows(blocks, torch.from_numpy(offset).to(self._device))
+        return self._cache.rows(blocks, self._new[1])
 
-    def run(self, layer: int, q: torch.Tensor) -> torch.Tensor:
-        """q: [n, heads, d] with the cache written. Returns [n, heads, d] in q's dtype."""
+    def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """q, k, v: [n, heads, d] with the cache written. Returns [n, heads, d] in q's dtype."""
         n, heads, head_dim = q.shape
         rows, size, width = self._num_rows, self._size, self._width
-        keys, values = self._blocks(layer)
+        keys, values = self._blocks(layer, k, v)
         kv_heads = keys.shape[1]
         owner, flat = self._owner[:rows], self._flat
 
@@ -183,12 +185,30 @@ class DecodeAttention:
         which would make one long context as dear as if all were."""
         return embedding_bag(self._own, of_rows, self._starts, mode="sum")
 
-    def _blocks(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
+    def _blocks(
+        self, layer: int, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the rows in use, [rows, kv_heads, block_tokens, d] each."""
+        cached = self._cache.keys[layer], self._cache.values[layer]
         if self._copied is None:
-            return keys[: self._num_rows], values[: self._num_rows]
-        used = self._copied[: self._num_rows]
-        return keys.index_select(0, used), values.index_select(0, used)
+            keys, values = cached
+        elif self._device.type != "cpu":
+            keys, values = (x.index_select(0, self._copied[: self._num_rows]) for x in cached)
+        elif layer not in self._kept:
+            keys, values = self._kept[layer] = self._copy(cached[0]), self._copy(cached[1])
+        else:
+            keys, values = self._kept[layer]
+            rows, offsets = self._new
+            keys[rows, :, offsets], values[rows, :, offsets] = k, v
+        return keys[: self._num_rows], values[: self._num_rows]
+
+    def _copy(self, cached: torch.Tensor) -> torch.Tensor:
+        """Those of all rows; of those that no token is in yet, zeros."""
+        assert self._copied is not None
+        copy = cached.new_empty((len(self._copied), *cached.shape[1:]))
+        torch.index_select(cached, 0, self._copied[: self._num_rows], out=copy[: self._num_rows])
+        copy[self._num_rows :].zero_()
+        return copy
 
 
 class CacheAttention:
@@ -211,7 +231,8 @@ class CacheAttention:
         self._cache.write(layer, self._rows, k, v)
         parts = [chunk.run(self._cache, layer, q, k, v) for chunk in self._chunks]
         if self._decode is not None:
-            parts.append(self._decode.run(layer, q[self._num_chunk_tokens :]))
+            new = (x[self._num_chunk_tokens :] for x in (q, k, v))
+            parts.append(self._decode.run(layer, *new))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def advance(self) -> None:

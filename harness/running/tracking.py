@@ -157,6 +157,8 @@ class WandbTracker(Tracker):
             ),
         )
         self._run.define_metric("live/*", step_metric="live/time_s")
+        # wandb's first call imports for 0.1 s, in which the client could send nothing.
+        self._run.log({"live/time_s": 0.0})
         if mode == "online":
             self._announce(f"W&B: {self._run.url}")
 

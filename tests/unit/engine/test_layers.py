@@ -132,6 +132,23 @@ def test_iterations_can_be_taken_one_by_one_or_at_once(dtype: str) -> None:
     assert one_by_one == at_once
 
 
+def test_decodes_of_scattered_blocks_see_the_tokens_of_earlier_steps() -> None:
+    """Two requests whose blocks lie far apart, so that they are copied together, over two blocks'
+    worth of steps: what is added to the copies is what a step that copies anew finds."""
+    runner = runner_of(loaded(SPEC), SPEC)
+    blocks = [[3, 40, 9, 60], [50, 20, 55, 30]]
+    size, start = runner._cache.block_tokens, 5
+    chunks = chunks_of(True, True, of=[(PROMPT[:start], each) for each in blocks])
+    (tokens,) = runner.steps(chunks, 1)
+    at_once = list(runner.steps(decodes_of(tokens, start, blocks), 2 * size))
+    one_by_one, given = [], tokens
+    for position in range(start, start + 2 * size):
+        (given,) = runner.steps(decodes_of(given, position, blocks), 1)
+        one_by_one.append(given)
+    assert one_by_one == at_once
+    assert len({tuple(step) for step in at_once}) > size
+
+
 @pytest.mark.parametrize("variant", [{}, {"qkv_bias": True, "tie_embeddings": True}])
 def test_a_saved_checkpoint_holds_the_random_weights(tmp_path: Path, variant: dict) -> None:
     spec = replace(SPEC, **variant)
