@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby, product
 from typing import Any
 
@@ -11,7 +11,8 @@ import pandas as pd
 from harness.claims.expressions import crossing
 from harness.experiments.capacity_search import Search
 from harness.experiments.compose import composed
-from plots.blitzscale.runs import SYSTEMS, WORKLOADS, Run, gpu_seconds, runs, saved
+from plots.blitzscale.latency import COLOCATED
+from plots.blitzscale.runs import MEASURES, SYSTEMS, WORKLOADS, Run, gpu_seconds, runs, saved
 from plots.figure import Panels, Points, Words, picture, text
 from plots.panels import lines
 from plots.runs import config
@@ -38,6 +39,8 @@ def capacities(points: Points) -> pd.DataFrame:
     rows["workload"] = rows.experiment.str.removeprefix("blitzscale_capacity_")
     found, profile = [], config(points[0].folder)["engine"]["profile"]
     for (workload, (_, evaluation)), share in product(EVALUATED.items(), ("request", "token")):
+        if workload not in set(rows.workload):
+            continue
         capacity = float(crossing(rows[rows.workload == workload], "rate", share))
         used = evaluated_at(workload, evaluation, profile)
         found.append(
@@ -84,24 +87,37 @@ SHOWN = {
     "share of all GPUs' time saved": "GPU time saved",
     "requests on time": "requests on time",
 }
+LOADED = (  # quantity, factor, unit
+    ("requests on time", 100, "%"),
+    ("mean TTFT", 1, "seconds"),
+    ("share of all GPUs' time saved", 100, "%"),
+)
 LOADS = tuple(f"blitzscale_load_{workload}" for workload in WORKLOADS)
 LIMITS = tuple(f"blitzscale_capacity_{workload}" for workload in EVALUATED)
 
 
 def by_load(points: Points) -> pd.DataFrame:
+    return _at_loads(points, "serverlessllm", "blitzscale")
+
+
+def _at_loads(
+    points: Points, against: str, system: str, measures: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Of each load `system` beside `against`, and how each system serves it, by `measures` too."""
     limits = capacities([point for point in points if point.experiment in LIMITS])
     limits = limits[limits.quantity == "mean rate over capacity"]
     limited = limits.assign(system="distserve").to_dict("records")
     rows = [{str(name): value for name, value in row.items()} for row in limited]
     of = {(row["workload"], row["share"]): row["capacity"] for row in rows}
-    kept = runs([point for point in points if point.experiment not in LIMITS], BOTH)
+    kept = runs([point for point in points if point.experiment not in LIMITS], (*BOTH, *COLOCATED))
     for _, group in groupby(sorted(kept, key=_key), _key):
         together = list(group)
         workload, rate = _key(together[0])
         about = {"rate": rate, "load": rate / of[workload, "request"]}
-        made = list(saved(together, "serverlessllm", quantities=COMPARED))
+        made = list(saved(together, against, system, COMPARED))
         for run in together:
             made += _of_run(run)
+            made += [run.row(name, MEASURES[name](run)) for name in measures]
         rows += [row | about for row in made]
     return pd.DataFrame(rows)
 
@@ -143,5 +159,32 @@ def load(axes: Panels, rows: pd.DataFrame) -> str:
     return (
         "Dashed: half of the capacity by requests, where the figures are; dotted: half of it by "
         "tokens. TTFT, TBT: against S-LLM; GPU time: against all GPUs held throughout. Mean and "
+        "range of five seeds."
+    )
+
+
+def colocated_by_load(points: Points) -> pd.DataFrame:
+    return _at_loads(points, "vllm_half", "colocated", measures=["mean TTFT"])
+
+
+@picture(
+    "blitzscale_load_7b", colocated_by_load,
+    ("blitzscale_fig24", "blitzscale_load_burstgpt_7b", "blitzscale_capacity_burstgpt_7b"),
+    searches=CAPACITY, shape=(1, 3), size=(11, 3.4), legend=3,
+)  # fmt: skip
+def load_7b(axes: Panels, rows: pd.DataFrame) -> str:
+    """Fig. 24 by load: BlitzScale with colocation beside vLLM on all 16 GPUs and on 8. The load is
+    the rate over what vLLM serves on all with 90 % of requests on time; dashed: half of it, where
+    Fig. 24 is."""
+    limits = rows[rows.quantity == "mean rate over capacity"].set_index("share").capacity
+    looks = {system: SYSTEMS[system] for system in COLOCATED}
+    for panel, (name, factor, unit) in zip(axes, LOADED, strict=True):
+        lines(panel, rows[rows.quantity == name], "load", "value", looks, factor=factor)
+        panel.axvline(HALF, color="0.4", lw=0.8, ls="--")
+        panel.axvline(HALF * limits.token / limits.request, color="0.4", lw=0.8, ls=":")
+        panel.set(title=name, xlabel="load / capacity by requests", ylabel=unit)
+    return (
+        "BurstGPT, Llama2-7B, cluster B. Dashed: half of the capacity by requests, where Fig. 24 "
+        "is; dotted: half of it by tokens. GPU time: against 16 GPUs held throughout. Mean and "
         "range of five seeds."
     )
