@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby, product
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from harness.claims.expressions import crossing
 from harness.experiments.capacity_search import Search
@@ -17,6 +18,7 @@ from plots.figure import Panels, Points, Words, picture, text
 from plots.panels import lines
 from plots.runs import config
 from plots.runs import table as of_runs
+from plots.style import log_scale
 
 RATE = "workload.scale.rate"
 CAPACITY = {
@@ -87,39 +89,30 @@ SHOWN = {
     "share of all GPUs' time saved": "GPU time saved",
     "requests on time": "requests on time",
 }
-LOADED = (  # quantity, factor, unit
-    ("requests on time", 100, "%"),
-    ("mean TTFT", 1, "seconds"),
-    ("share of all GPUs' time saved", 100, "%"),
-)
 LOADS = tuple(f"blitzscale_load_{workload}" for workload in WORKLOADS)
 LIMITS = tuple(f"blitzscale_capacity_{workload}" for workload in EVALUATED)
 
 
 def by_load(points: Points) -> pd.DataFrame:
-    return _at_loads(points, "serverlessllm", "blitzscale")
-
-
-def _at_loads(
-    points: Points, against: str, system: str, measures: Sequence[str] = ()
-) -> pd.DataFrame:
-    """Of each load `system` beside `against`, and how each system serves it, by `measures` too."""
-    limits = capacities([point for point in points if point.experiment in LIMITS])
-    limits = limits[limits.quantity == "mean rate over capacity"]
-    limited = limits.assign(system="distserve").to_dict("records")
-    rows = [{str(name): value for name, value in row.items()} for row in limited]
-    of = {(row["workload"], row["share"]): row["capacity"] for row in rows}
-    kept = runs([point for point in points if point.experiment not in LIMITS], (*BOTH, *COLOCATED))
+    rows = _limits(points)
+    of = {row["workload"]: row["capacity"] for row in rows if row["share"] == "request"}
+    kept = runs([point for point in points if point.experiment not in LIMITS], BOTH)
     for _, group in groupby(sorted(kept, key=_key), _key):
         together = list(group)
         workload, rate = _key(together[0])
-        about = {"rate": rate, "load": rate / of[workload, "request"]}
-        made = list(saved(together, against, system, COMPARED))
+        about = {"rate": rate, "load": rate / of[workload]}
+        made = list(saved(together, "serverlessllm", quantities=COMPARED))
         for run in together:
             made += _of_run(run)
-            made += [run.row(name, MEASURES[name](run)) for name in measures]
         rows += [row | about for row in made]
     return pd.DataFrame(rows)
+
+
+def _limits(points: Points) -> list[dict[str, Any]]:
+    """The capacities, by requests and by tokens, of the searches among `points`."""
+    found = capacities([point for point in points if point.experiment in LIMITS])
+    limits = found[found.quantity == "mean rate over capacity"].assign(system="distserve")
+    return [{str(k): v for k, v in row.items()} for row in limits.to_dict("records")]
 
 
 def _key(run: Run) -> tuple[str, float]:
@@ -130,9 +123,14 @@ def _of_run(run: Run) -> Iterator[dict[str, Any]]:
     slo, found = run.config()["slo"], run.latencies
     late = (found.ttft > slo["ttft_s"]) | (found.tpot > slo["tbt_s"])  # of one token has no tpot
     yield run.row("requests on time", 1 - float(late.mean()))
-    end_s = max(float(found.at.max()), float((found.arrival + found.ttft).max()))
-    every = end_s * run.config()["hardware"]["num_devices"]
+    every = _end_s(run) * run.config()["hardware"]["num_devices"]
     yield run.row("share of all GPUs' time saved", 1 - gpu_seconds(run) / every)
+
+
+def _end_s(run: Run) -> float:
+    """When the last token came, from the window's start."""
+    found = run.latencies
+    return max(float(found.at.max()), float((found.arrival + found.ttft).max()))
 
 
 @picture(
@@ -149,9 +147,7 @@ def load(axes: Panels, rows: pd.DataFrame) -> str:
         shown = BOTH if name in ("requests on time", "share of all GPUs' time saved") else BOTH[:1]
         looks = {system: SYSTEMS[system] for system in shown}
         lines(panel, of_panel, "load", "value", looks, factor=100)
-        by = limits[limits.workload == workload].set_index("share").capacity
-        panel.axvline(HALF, color="0.4", lw=0.8, ls="--")
-        panel.axvline(HALF * by.token / by.request, color="0.4", lw=0.8, ls=":")
+        _half_marked(panel, limits[limits.workload == workload])
         panel.axhline(0, color="0.7", lw=0.8)
         panel.set(title=f"{WORKLOADS[workload].partition(',')[0]}: {SHOWN[name]}", ylabel="%")
     for panel in axes[-4:]:
@@ -163,28 +159,58 @@ def load(axes: Panels, rows: pd.DataFrame) -> str:
     )
 
 
-def colocated_by_load(points: Points) -> pd.DataFrame:
-    return _at_loads(points, "vllm_half", "colocated", measures=["mean TTFT"])
+FLEETS = {  # fixed fleets beside the system that scales, by the workload of their figure
+    "azure_conv": ("distserve_full", "distserve_half", "blitzscale"),
+    "burstgpt_7b": COLOCATED,
+}
+SERVED = {"requests on time": "%", "mean TTFT": "seconds", "GPUs held": "GPUs"}
+
+
+def beside_fleets(points: Points) -> pd.DataFrame:
+    rows = _limits(points)
+    of = {row["workload"]: row["capacity"] for row in rows if row["share"] == "request"}
+    for run in runs([point for point in points if point.experiment not in LIMITS]):
+        workload, rate = _key(run)
+        if run.system in FLEETS[workload]:
+            about = {"rate": rate, "load": rate / of[workload]}
+            made = [run.row("mean TTFT", MEASURES["mean TTFT"](run)), *_of_run(run)]
+            made.append(run.row("GPUs held", gpu_seconds(run) / _end_s(run)))
+            rows += [row | about for row in made]
+    return pd.DataFrame(rows)
 
 
 @picture(
-    "blitzscale_load_7b", colocated_by_load,
-    ("blitzscale_fig24", "blitzscale_load_burstgpt_7b", "blitzscale_capacity_burstgpt_7b"),
-    searches=CAPACITY, shape=(1, 3), size=(11, 3.4), legend=3,
+    "blitzscale_load_fleets", beside_fleets,
+    ("blitzscale_fig17", "blitzscale_fig18", "blitzscale_load_azure_conv",
+     "blitzscale_load_distserve", "blitzscale_capacity_azure_conv", "blitzscale_fig24",
+     "blitzscale_load_burstgpt_7b", "blitzscale_capacity_burstgpt_7b"),
+    searches=CAPACITY, shape=(2, 3), size=(11, 6), legend=3,
 )  # fmt: skip
-def load_7b(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 24 by load: BlitzScale with colocation beside vLLM on all 16 GPUs and on 8. The load is
-    the rate over what vLLM serves on all with 90 % of requests on time; dashed: half of it, where
-    Fig. 24 is."""
-    limits = rows[rows.quantity == "mean rate over capacity"].set_index("share").capacity
-    looks = {system: SYSTEMS[system] for system in COLOCATED}
-    for panel, (name, factor, unit) in zip(axes, LOADED, strict=True):
-        lines(panel, rows[rows.quantity == name], "load", "value", looks, factor=factor)
-        panel.axvline(HALF, color="0.4", lw=0.8, ls="--")
-        panel.axvline(HALF * limits.token / limits.request, color="0.4", lw=0.8, ls=":")
-        panel.set(title=name, xlabel="load / capacity by requests", ylabel=unit)
+def load_fleets(axes: Panels, rows: pd.DataFrame) -> str:
+    """Figs. 18 and 24 by load: BlitzScale beside fixed fleets on all GPUs and on half. The load is
+    the rate over what the fleet on all GPUs serves with 90 % of requests on time; dashed: half of
+    it, where the figures are; dotted: half of the capacity by tokens."""
+    limits = rows[rows.quantity == "mean rate over capacity"]
+    for panel, (workload, name) in zip(axes, product(FLEETS, SERVED), strict=True):
+        of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
+        looks = {system: SYSTEMS[system] for system in FLEETS[workload]}
+        factor = 100 if name == "requests on time" else 1
+        lines(panel, of_panel, "load", "value", looks, factor=factor)
+        _half_marked(panel, limits[limits.workload == workload])
+        title = EVALUATED[workload][0].split(", cluster")[0]
+        panel.set(title=f"{title}: {name}", ylabel=SERVED[name])
+        if name == "mean TTFT":
+            log_scale(panel, "y")
+    for panel in axes[-3:]:
+        panel.set_xlabel("load / capacity by requests")
     return (
-        "BurstGPT, Llama2-7B, cluster B. Dashed: half of the capacity by requests, where Fig. 24 "
-        "is; dotted: half of it by tokens. GPU time: against 16 GPUs held throughout. Mean and "
-        "range of five seeds."
+        "Dashed: half of the capacity by requests, where Figs. 18 and 24 are; dotted: half of it "
+        "by tokens. GPUs held: mean over the window. Mean and range of five seeds."
     )
+
+
+def _half_marked(panel: Axes, limits: pd.DataFrame) -> None:
+    """Marks half of the capacity by requests, and by tokens."""
+    by = limits.set_index("share").capacity
+    panel.axvline(HALF, color="0.4", lw=0.8, ls="--")
+    panel.axvline(HALF * by.token / by.request, color="0.4", lw=0.8, ls=":")
