@@ -293,19 +293,12 @@ COMPARED = ("llumnix_replication", "kunserve")
 
 def settings(points: Points) -> pd.DataFrame:
     """A row per run; `over_kunserve`: P99 TTFT over KunServe's with the same setting and seed."""
-    own = [p for p in points if p.experiment == SENSITIVITY]
-    seeds = {point.seed for point in own}
-    as_is = [
-        p for p in points
-        if p not in own and point_of(p) == "gb9_busy" and system(p) in COMPARED and p.seed in seeds
-    ]  # fmt: skip
-    rows = pd.DataFrame([{"setting": "as_is"} | numbers(p) for p in own + as_is])
-    found = rows.set_index(["setting", "seed"])
+    found = pd.DataFrame([numbers(point) for point in points]).set_index(["setting", "seed"])
     mine = found[found.system == "kunserve"].ttft_p99_s
     return found.assign(over_kunserve=found.ttft_p99_s / mine.reindex(found.index)).reset_index()
 
 
-@picture(SENSITIVITY, settings, (SENSITIVITY, "kunserve_regime"), size=(7, 4.4), legend=2)
+@picture(SENSITIVITY, settings, (SENSITIVITY,), size=(7, 4.4), legend=2)
 def limits(axes: Panels, rows: pd.DataFrame) -> str:
     """How the comparison depends on what the paper leaves open: cap on sequences, prefill policy,
     launch cost, constants of a pipeline. kunserve_regime has the KV memory and the load."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -39,6 +41,7 @@ COLOURS = {6.3: PALETTE[4], 9.4: PALETTE[3], 16.5: PALETTE[2], 33.0: PALETTE[0]}
 AGAINST = ("kunserve_control", "llumnix_replication", "llumnix_pipeline")
 MODEST = "kunserve_fig10_burstgpt"
 ROOMY = "kunserve_roomy"  # the control where KV memory never runs out
+UNBOUNDED = (ROOMY, "kunserve_bound_azureconv", "kunserve_bound_agieval_cot")  # experiments of it
 
 
 def by_place(points: Points) -> pd.DataFrame:
@@ -49,15 +52,7 @@ def by_place(points: Points) -> pd.DataFrame:
     with memory that never runs out, so what compute alone violates."""
     modest = [p for p in points if p.experiment == MODEST and system(p) == "llumnix_replication"]
     slo = slo_s(modest)
-    shown = [p for p in points if p.experiment != MODEST]
-    rows = pd.DataFrame(
-        [
-            numbers(p) | waits(p) | violations(requests(p), *slo)
-            | why_late(requests(p), _polls(p), slo[0]) | {"point": point_of(p)}
-            | ({"system": ROOMY} if p.experiment == ROOMY else {})
-            for p in shown
-        ]
-    )  # fmt: skip
+    rows = pd.DataFrame([placed(p, slo) for p in points if p.experiment != MODEST])
     found = rows.set_index(["point", "seed"])
     mine = found.system == "kunserve"
     for other in AGAINST:
@@ -76,6 +71,16 @@ def by_place(points: Points) -> pd.DataFrame:
     under = found[[f"over_{other}" for other in AGAINST]].where(short).add_prefix("throttled_")
     gb = found.point.map({name: gb for name, (_, gb, _) in PLACES.items()})
     return pd.concat([found.assign(memory=found.point.map(memory), gb=gb), under], axis=1)
+
+
+def placed(point: Point, slo: tuple[float, float]) -> dict[str, Any]:
+    """A run's row: its numbers, its point, its violations of the SLOs of TTFT and TBT, and why."""
+    found = requests(point)
+    roomy = {"system": ROOMY} if point.experiment in UNBOUNDED else {}
+    return (
+        numbers(point) | waits(point) | violations(found, *slo)
+        | why_late(found, _polls(point), slo[0]) | {"point": point_of(point)} | roomy
+    )  # fmt: skip
 
 
 def why_late(found: pd.DataFrame, polls: pd.DataFrame, slo_ttft_s: float) -> dict[str, float]:
@@ -172,10 +177,10 @@ def regime(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 CAUSES = {
-    "late_memory": ("late, demand above KV memory", PALETTE[3]),
-    "late_exchange": ("late, KV being exchanged", PALETTE[1]),
+    "late_memory": ("late, demand above KV memory", PALETTE[8]),
+    "late_exchange": ("late, KV being exchanged", PALETTE[9]),
     "late_neither": ("late, neither", "0.7"),
-    "slow_only": ("TBT alone", PALETTE[4]),
+    "slow_only": ("TBT alone", "0.25"),
 }
 
 

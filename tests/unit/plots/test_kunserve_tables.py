@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from plots.kunserve.bound import beside_bound
 from plots.kunserve.rates import arithmetic, over_best
 from plots.kunserve.regime import why_late
 from plots.kunserve.runs import LATENCIES, compared, held
@@ -120,6 +121,26 @@ def test_why_a_request_is_late_is_its_own_groups_memory_over_its_whole_wait() ->
     assert causes["late_neither"] == 0.25  # b's before; the last is not late
     assert causes["wait_short"] == pytest.approx(3.0 / 7.5)
     assert why_late(found, pd.DataFrame(), 1.0) == {}
+
+
+def test_the_bound_is_the_control_with_endless_memory_at_the_same_point_and_seed() -> None:
+    rows = pd.DataFrame(
+        [
+            {"system": system, "point": point, "seed": 0, "ttft_p99_s": times * p99,
+             "wait_memory": memory}
+            for point, times in (("azureconv", 1.0), ("agieval_cot", 2.0))
+            for system, p99, memory in (
+                ("kunserve", 2.0, np.nan), ("kunserve_control", 8.0, 0.9),
+                ("llumnix_replication", 10.0, 0.7), ("kunserve_roomy", 1.0, 0.0),
+            )
+        ]
+    )  # fmt: skip
+    found = beside_bound(rows).set_index(["point", "system"])
+    for point in ("azureconv", "agieval_cot"):
+        assert found.over_kunserve[point, "llumnix_replication"] == 5.0
+        assert found.over_bound[point, "kunserve_control"] == 8.0
+        assert found.memory[point, "kunserve"] == 0.9
+    assert np.isnan(found.over_bound["azureconv", "kunserve_roomy"])
 
 
 def test_a_variant_is_beside_the_control_on_its_own_engine() -> None:
