@@ -32,6 +32,8 @@ OVER_TIME = ("requests/s", "mean TTFT (s)", "mean TBT (s)")
 SILENCE_S = 5  # lines are broken where nothing comes for longer
 MEANS = ("mean TTFT", "mean TBT")
 HALVES = ("mean TTFT, first half", "mean TTFT, second half")
+# Factors on the traces' rates, those of conf/experiment/blitzscale/workload: half of the capacity
+RATES = {"burstgpt": "x 5.5", "azure_code": "x 0.75", "azure_conv": "x 4", "burstgpt_7b": "x 24.5"}
 
 
 def on_three_workloads(points: Points) -> pd.DataFrame:
@@ -78,7 +80,9 @@ def fig17(axes: Panels, rows: pd.DataFrame) -> str:
             panel.set_xlabel("seconds" if i == len(WORKLOADS) - 1 else "")
     return (
         f"Means of {OVER_TIME_S:g} s: seed {SHOWN_SEED}; TTFT by arrival, TBT by when the token "
-        "came. CDFs: all seeds. A warm-up before does not count. BurstGPT: 39 times as fast."
+        "came. CDFs: all seeds. A warm-up before does not count. Load: half of the capacity by "
+        f"requests with eager_2024: BurstGPT {RATES['burstgpt']} and 39 times as fast, AzureCode "
+        f"{RATES['azure_code']}, AzureConv {RATES['azure_conv']}."
     )
 
 
@@ -168,8 +172,9 @@ def fig18(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set(title=f"GPUs held, {SYSTEMS[system].label}", xlabel="seconds", ylabel="GPUs")
         panel.set_ylim(0, 33)
     return (
-        f"AzureConv, Mistral-24B, TP 2. CDFs: all seeds; GPUs held: seed {SHOWN_SEED}. DistServe: "
-        "11 prefills and 5 decodes, and 5 and 3."
+        f"AzureConv {RATES['azure_conv']}, half of the capacity by requests with eager_2024; "
+        f"Mistral-24B, TP 2. CDFs: all seeds; GPUs held: seed {SHOWN_SEED}. DistServe: 11 prefills "
+        "and 5 decodes, and 5 and 3."
     )
 
 
@@ -220,6 +225,7 @@ def fig24(axes: Panels, rows: pd.DataFrame) -> str:
         axes[2].axhline(gpus, color=SYSTEMS[system].colour, ls=SYSTEMS[system].line)
     axes[2].set(title="GPUs held", xlabel="seconds", ylabel="GPUs", ylim=(0, 17))
     return (
-        "BurstGPT 39 times as fast, Llama2-7B, cluster B. CDFs: all seeds; GPUs held: seed "
+        f"BurstGPT {RATES['burstgpt_7b']}, half of vLLM (full)'s capacity by requests with "
+        "eager_2024, and 39 times as fast; Llama2-7B, cluster B. CDFs: all seeds; GPUs held: seed "
         f"{SHOWN_SEED}."
     )

@@ -158,13 +158,19 @@ def shifted(found: pd.DataFrame, by_s: float) -> pd.DataFrame:
     return found.assign(**{name: found[name] - by_s for name in times})
 
 
-def counted(point: Point) -> pd.DataFrame:
-    """The requests that arrive in the window, with times from its start."""
+def since_the_run_began(point: Point) -> pd.DataFrame:
+    """All requests, with times from the window's start: those of the warm-up arrive below 0."""
     found, by_s = requests(point.folder), warm_up_s(point)
     if by_s:
-        found = shifted(found[found.arrival_s >= by_s], by_s)
+        found = shifted(found, by_s)
         found["token_times_s"] = found.token_times_s.map(lambda times: times - by_s)
     return found
+
+
+def counted(point: Point) -> pd.DataFrame:
+    """The requests that arrive in the window, with times from its start."""
+    found = since_the_run_began(point)
+    return found[found.arrival_s >= 0]
 
 
 def scaled(point: Point) -> float:

@@ -17,6 +17,7 @@ from plots.blitzscale.runs import (
     Floats,
     Run,
     over_time,
+    since_the_run_began,
     table_of,
 )
 from plots.conf import hardware, spec
@@ -25,7 +26,7 @@ from plots.style import PALETTE
 from systems.blitzscale.parameters import HostCache
 
 BATCH_TOKENS = 2000  # tokens of the profiled prefill
-STEADY = 0.05  # share of a run at either end, with few requests: left out in (c)
+STEADY = 0.05  # share of the window at either end that the lowest and highest of (c) leave out
 CURVES = {"requests/s": "requests/s", "prefills needed": "instances", "KV (GB)": "GB"}  # and units
 
 
@@ -36,7 +37,8 @@ def _demand(run: Run) -> Iterator[dict[str, Any]]:
     rate = over_time(run.latencies.arrival)[1]
     arrivals = np.floor(found.arrival_s).astype(int)
     prompts = np.bincount(arrivals, found.prompt_tokens).astype(float)
-    kv = _kv_tokens(found.dropna(subset=["first_s"])) * model.kv_bytes_per_token / 1e9
+    began = since_the_run_began(run.point).dropna(subset=["first_s"])
+    kv = kv_tokens(began, len(rate)) * model.kv_bytes_per_token / 1e9
     inner = kv[int(len(rate) * STEADY) : int(len(rate) * (1 - STEADY))]
     engine, memory = run.config()["engine"], run.config()["hardware"]["memory_bytes"]
     room = engine["memory_utilization"] * memory - engine["activation_reserve_bytes"]
@@ -57,9 +59,9 @@ def _demand(run: Run) -> Iterator[dict[str, Any]]:
 def fig01(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 1: BurstGPT's requests, the prefills that they need, and the KV of those that decode.
     (a) and (b) by arrival; (b) prompt tokens of a second over what one prefill makes, as profiled.
-    (c) on Fig. 24's runs of vLLM on all GPUs: KV of what has its first token and not its last.
-    Window and rate are ours and time is compressed: neither sizes nor growth within 2 s are the
-    paper's."""
+    (c) on Fig. 24's runs of vLLM on all GPUs: KV of what has its first token and not its last,
+    which includes requests of the warm-up. Window and rate are ours and time is compressed: neither
+    sizes nor growth within 2 s are the paper's."""
     for panel, letter, (name, unit) in zip(axes, "abc", CURVES.items(), strict=True):
         shown = rows[rows.quantity == name]
         panel.plot(shown.x, shown.value, color=PALETTE[0])
@@ -68,9 +70,10 @@ def fig01(axes: Panels, rows: pd.DataFrame) -> str:
     return "BurstGPT 39 times as fast and upscaled, Llama2-7B, cluster B; seed 0."
 
 
-def _kv_tokens(answered: pd.DataFrame) -> Floats:
-    """Tokens whose KV is in memory at the beginning of each second, of requests that decode."""
-    at = np.arange(int(np.ceil(answered.last_s.max())) + 1, dtype=float)
+def kv_tokens(answered: pd.DataFrame, seconds: int) -> Floats:
+    """Tokens whose KV is in memory at the beginning of each of the window's seconds, of requests
+    that decode."""
+    at = np.arange(seconds, dtype=float)
     total = np.zeros(len(at))
     for prompt, times in zip(answered.prompt_tokens, answered.token_times_s, strict=True):
         begun = np.searchsorted(times, at, side="right")

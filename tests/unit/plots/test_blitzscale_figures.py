@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
-from harness.experiments.compose import conf
+from harness.experiments.compose import CONF, conf
 from harness.experiments.figures import described
 from harness.experiments.points import Point
-from plots.blitzscale.latency import violating
+from plots.blitzscale.latency import RATES, violating
 from plots.blitzscale.network import needed
 from plots.blitzscale.numbers import throughput
 from plots.blitzscale.plans import SCHEDULERS, numbers, pair
@@ -27,8 +28,12 @@ from plots.blitzscale.runs import (
     held_over_time,
     over_time,
     saved,
+    since_the_run_began,
 )
+from plots.blitzscale.scaling import kv_tokens
 from systems.blitzscale.timeline import replay
+
+WORKLOADS = CONF / "experiment/blitzscale/workload"
 
 
 def latencies(*ttft: float, tpot: float = 0.1) -> Latencies:
@@ -100,12 +105,33 @@ def test_what_happens_in_the_warm_up_does_not_count(tmp_path: Path) -> None:
     assert gpu_seconds(of_window) == 20.0
 
 
+def test_kv_in_the_window_is_that_of_the_warm_ups_requests_too(tmp_path: Path) -> None:
+    """AzureConv has 120 s of warm-up. Request "a" comes before and decodes until second 3 of the
+    window. Request "b" comes in second 1, has its first token at 2 s and its last after the
+    window's four seconds."""
+    pd.DataFrame(
+        {"request_id": ["a", "b"], "model": "m", "instance": "i", "arrival_s": [110.0, 121.0],
+         "status": "completed", "prompt_tokens": [5, 7], "output_tokens": 3, "num_preemptions": 0,
+         "token_times_s": [[119.0, 121.5, 123.0], [122.0, 125.0, 126.0]]}
+    ).to_parquet(tmp_path / "requests.parquet")  # fmt: skip
+    point = Point("", {WORKLOAD: "azure_conv"}, 0, tmp_path, "")
+    assert since_the_run_began(point).arrival_s.tolist() == [-10.0, 1.0]
+    found = kv_tokens(since_the_run_began(point), 4)
+    assert found.tolist() == [5 + 1, 5 + 1, 5 + 2 + 7 + 1, 7 + 1]
+
+
 def test_halves_of_a_window_are_by_arrival() -> None:
     found = latencies(1.0, 3.0, 5.0)
     found.arrival = np.array([0.0, 4.0, 10.0])
     of_run = Run(Point("", {}, 0, Path(), ""), "w", "s", True, 1.0, found)
     halves = ("mean TTFT, first half", "mean TTFT, second half")
     assert [MEASURES[half](of_run) for half in halves] == [2.0, 5.0]
+
+
+@pytest.mark.parametrize("workload", RATES)
+def test_captions_tell_the_rates_that_runs_have(workload: str) -> None:
+    told = yaml.safe_load((WORKLOADS / f"{workload}.yaml").read_text())
+    assert RATES[workload] == f"x {told['workload']['scale']['rate']:g}"
 
 
 def test_violations_are_beyond_five_times_the_mean_and_not_at_it() -> None:
