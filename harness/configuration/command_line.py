@@ -26,6 +26,7 @@ COMMANDS = {  # `harness.configuration.key_help` has a line for each
     "workloads": "workloads",
     "score": "harness.records.score",
     "recover": "harness.records.recover",
+    "export": "harness.exporting",
 }
 
 

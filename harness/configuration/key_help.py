@@ -49,6 +49,7 @@ Commands; python -m harness COMMAND --help explains each:
   workloads  lists and describes workloads, and writes schedules
   score      scores finished runs under other SLOs
   recover    makes the tables of a killed run from its journal
+  export     writes a finished run for vLLM's benchmark tools, or as a Perfetto trace
 
 Groups (+: must be given), and their options:"""
 

@@ -1,0 +1,1 @@
+"""Finished runs in other tools' formats: `python -m harness export`."""

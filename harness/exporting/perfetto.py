@@ -1,0 +1,74 @@
+"""A run as a trace for https://ui.perfetto.dev (Chrome's JSON trace format).
+
+A process for each instance, with its events by kind, one for the requests that wait, and a counter
+of requests queued and running. Times are microseconds since the schedule's start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from harness.records.metrics import over_time
+from harness.records.run_folder import FinishedRun
+
+REQUESTS = "requests"
+LOADS = ("queued", "running")
+
+
+def trace(run: FinishedRun) -> dict[str, Any]:
+    """What the viewer opens, with the run's folder as its name."""
+    numbers: dict[str, int] = {}
+    made = [*_requests(run, numbers), *_events(run, numbers), *_counters(run, numbers)]
+    named = [
+        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
+        for name, pid in numbers.items()
+    ]
+    about = {"run": run.path.name, "verdict": run.summary["verdict"]["reasons"] or "VALID"}
+    return {"traceEvents": named + made, "displayTimeUnit": "ms", "otherData": about}
+
+
+def _requests(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Each request: `prefill` is the time to its first token, queueing included, `decode` the rest.
+    Both are on the instance that finished it."""
+    for row in run.requests.to_pylist():
+        pid = _pid(numbers, row["instance"] or REQUESTS)
+        times = row["token_times_s"]
+        name = {"cat": "request", "id": row["request_id"], "pid": pid, "tid": 0}
+        args = {
+            key: row[key] for key in ("model", "prompt_tokens", "output_tokens", "status", "error")
+        }
+        spans = [("prefill", row["arrival_s"], times[0])] if times else []
+        spans += [("decode", times[0], times[-1])] if len(times) > 1 else []
+        for word, begin_s, end_s in spans:
+            yield name | {"ph": "b", "name": word, "ts": begin_s * 1e6, "args": args}
+            yield name | {"ph": "e", "name": word, "ts": end_s * 1e6}
+
+
+def _events(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Slices of what instances did. Those of one kind may overlap, so they are asynchronous."""
+    ids = count(1_000_000_000)
+    for row in pq.read_table(run.path / "events.parquet").to_pylist():
+        about = {
+            "cat": row["kind"], "name": row["kind"], "id": next(ids),
+            "pid": _pid(numbers, row["instance"]), "tid": 0,
+        }  # fmt: skip
+        args = json.loads(row["fields"])
+        yield about | {"ph": "b", "ts": row["start_s"] * 1e6, "args": args}
+        yield about | {"ph": "e", "ts": row["end_s"] * 1e6}
+
+
+def _counters(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
+    columns = over_time(run.requests, interval_s=1.0)
+    pid = _pid(numbers, REQUESTS)
+    for i, at_s in enumerate(columns["time_s"]):
+        values = {name: float(columns[name][i]) for name in LOADS}
+        yield {"ph": "C", "name": REQUESTS, "pid": pid, "ts": at_s * 1e6, "args": values}
+
+
+def _pid(numbers: dict[str, int], name: str) -> int:
+    return numbers.setdefault(name, len(numbers) + 1)
