@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,42 @@ def test_who_is_overloaded_while_another_loads_gets_a_pair_then() -> None:
     assert load["start_s"] < 0.5 < load["end_s"]
     split = [e for e in late.events("kv_move") if len(e["fields"]["groups"]) < 4]
     assert any(load["start_s"] < each["start_s"] < load["end_s"] for each in split)
+
+
+def test_until_the_program_is_solved_a_served_pair_goes_on_without_limits() -> None:
+    """The time of solving is the configured one: solved at once, the limits bring first tokens
+    earlier; solved after the run, the pair hands over as the ILP-free rule does."""
+    free = sum(serve(LIVE, BURST).ttft_s())
+    at_once, too_late = (
+        sum(serve([*LIVE, "system.scheduler=ilp", f"system.ilp_solving_s={s}"], BURST).ttft_s())
+        for s in (0.0, 60.0)
+    )
+    assert at_once < free - 0.5
+    assert too_late == pytest.approx(free)
+
+
+@pytest.mark.parametrize(("variant", "most"), [("paper", 6), ("artifact", 2)])
+def test_a_served_pair_has_no_more_batches_under_way_than_its_variants_bound(
+    variant: str, most: int
+) -> None:
+    """The public code's bound has fallen to two when the first layer comes; the paper has none."""
+    found = []
+
+    def watch(system: Any) -> None:
+        pairing = system.services[0]._pairing
+
+        async def look() -> None:
+            while True:
+                for pair in pairing._pairs:
+                    begun = sum(batch.executed > 0 for batch in pair._queue)
+                    found.append(begun + (pair._taken is not None))
+                await pairing._loop.sleep(0.01)
+
+        pairing._loop.spawn(look(), name="look")
+
+    served = serve([*LIVE, f"system.variant={variant}"], BURST, watch=watch)
+    assert served.statuses() == {"completed"}
+    assert max(found) == most
 
 
 def test_what_two_nics_bring_is_exchanged_between_them() -> None:
