@@ -100,6 +100,15 @@ def fig08_rates(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set(xlabel="requests/s before the burst")
     return (
         "Llama-3.1-70B on two H100, ShareGPT; the rate doubles for a minute. Mean and range of "
-        f"{runs.seed.nunique()} seeds. Grey: the profiler's stable rates over {len(stable)} seeds, "
-        "the line their median, at which Fig. 8 is drawn. Dashed: published."
+        f"{runs.seed.nunique()} seeds. Grey: the profiler's rates over {len(stable)} seeds, line: "
+        f"their median, Fig. 8's. Dashed: published.{unfinished(runs)}"
     )
+
+
+def unfinished(runs: pd.DataFrame) -> str:
+    """Which curves' points lack requests that did not finish, in words."""
+    said = ""
+    for (system, rate), of in runs[runs.num_failed > 0].groupby(["system", "rate_per_s"]):
+        told = f"{of.num_failed.sum():g} requests in {of.seed.nunique()} seeds at {rate:g}/s"
+        said += f" {SYSTEMS[str(system)].label}: {told} did not finish and are not counted in (c)."
+    return said

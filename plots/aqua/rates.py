@@ -186,7 +186,10 @@ def fig04(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set(title=title, xlabel="request, in order of arrival", ylabel="seconds")
     axes[1].axhline(SLA_TTFT_S, color="0.4", lw=0.8, ls="--")
     log_scale(axes[1], "y")
-    return f"Llama-3.1-8B, ShareGPT, chunks of 512; the first {SHOWN} requests, seed {FIRST_SEED}."
+    return (
+        f"Llama-3.1-8B on an A100, ShareGPT, chunks of 512; the first {SHOWN} requests, seed "
+        f"{FIRST_SEED}."
+    )
 
 
 FREE, SHARE = Look("free memory", PALETTE[2], "o"), Look("throughput", PALETTE[1], "s")
@@ -217,4 +220,4 @@ def fig07(axes: Panels, rows: pd.DataFrame) -> str:
     llama.set(title="(b) Llama-3.1-8B, least free KV memory", xlabel="requests/s")
     for panel in axes:
         panel.set(ylabel="free memory (GB)", ylim=(0, None))
-    return "(a): a line through the paper's one point. (b): ShareGPT; dashed: 5/s."
+    return "(a): a line through the paper's one point. (b): ShareGPT, an H100; dashed: 5/s."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.aqua import Asked, Kill, moved_bytes, serve, system, transferred_bytes
+from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system, transferred_bytes
 from tests.unit.aqua.test_system import BURST, INTO, OUT, assert_all_done, bed
 
 CACHING = "system.consumer.prefill_caching=true"
@@ -54,6 +54,21 @@ def test_prefixes_are_copied_as_system_copies_says() -> None:
         assert staged == (every if copies == "gathered" else [0, 0])
         assert len(took_s) == 12
         assert (min(took_s) >= messages * issue_s) == (copies == "by_block")
+
+
+def test_a_hit_comes_before_later_misses_when_memory_is_short() -> None:
+    """The 100 tokens of the hit that were copied are no service: nothing of it was computed."""
+    crowd = [Asked(1.0 + 0.001 * i, 120, 60, "consumer") for i in range(10)]
+    hit = Asked(1.05, 140, 10, "consumer", PREFIX)
+    misses = [Asked(1.051 + 0.001 * i, 140, 10, "consumer") for i in range(4)]
+    with bed() as made:
+        serve(made, system(made, "aqua", CACHING), [*FIRST, *crowd, hit, *misses])
+        assert_all_done(made)
+        assert moved(made, "page out to lease")  # they share the device in turns
+        asked = made.requests[-5:]
+        assert [each.cached_tokens for each in asked] == [100, None, None, None, None]
+        first_s = [made.recorder.records[r.request_id].token_times_s()[0] for r in asked]
+        assert first_s[0] == min(first_s)
 
 
 def test_a_prompt_that_is_the_prefix_computes_its_last_token() -> None:
