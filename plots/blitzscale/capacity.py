@@ -171,7 +171,7 @@ def beside_fleets(points: Points) -> pd.DataFrame:
     of = {row["workload"]: row["capacity"] for row in rows if row["share"] == "request"}
     for run in runs([point for point in points if point.experiment not in LIMITS]):
         workload, rate = _key(run)
-        if run.system in FLEETS[workload]:
+        if run.system in FLEETS.get(workload, ()):
             about = {"rate": rate, "load": rate / of[workload]}
             made = [run.row("mean TTFT", MEASURES["mean TTFT"](run)), *_of_run(run)]
             made.append(run.row("GPUs held", gpu_seconds(run) / _end_s(run)))
