@@ -58,10 +58,15 @@ def fig04(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 4: KV swap and parameter swap by how much an instance swaps, beside recompute."""
     for panel, (number, (title, factor)) in zip(axes, LATENCIES.items(), strict=True):
         lines(panel, rows, "gb", f"{number}_s", SWAPS, factor=factor)
-        without = factor * rows[rows.system == "vllm"][f"{number}_s"].mean()
-        panel.axhline(without, color="0.4", lw=0.9, ls="--", label=SYSTEMS["vllm"].label)
+        without = factor * rows[rows.system == "vllm"][f"{number}_s"]
+        panel.axhline(without.mean(), color="0.4", lw=0.9, ls="--", label=SYSTEMS["vllm"].label)
+        panel.axhspan(without.min(), without.max(), color="0.4", alpha=0.15, lw=0)
         panel.set(title=title, xlabel="GiB swapped by an instance", ylim=(0, None))
-    return "Azure code arrivals. Mean and range of seeds. Recompute swaps nothing."
+    load = rows[rows.system == "vllm"].load.mean()
+    return (
+        "Azure code arrivals. Eight instances of 14B, 9.4 GB (8.8 GiB) of KV each; recompute's "
+        f"mean KV demand is {load:.2f} of it. Mean and range of seeds. Recompute swaps nothing."
+    )
 
 
 def _swapped(point: Point) -> int:
@@ -134,10 +139,10 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
             if i:
                 panel.set_title("")
     return (
-        "Azure code arrivals. Mean and range of seeds. Demand: replication's mean, with its "
-        f"queue; dotted: the paper's. P99 where a run has requests enough. {SLO} KV: 33 GB an "
-        "instance. BurstGPT: eight instances; others: four. The public code runs whole prompts "
-        f"first. {_memory(rows)}"
+        "Azure code arrivals. Mean and range of seeds. Demand: replication's mean; dotted: the "
+        f"paper's. {SLO} 33 GB of KV. Eight instances, below: four. AzureConv's lowest demand has "
+        "too few requests for P99; two points are not joined. Public code: whole prompts first; "
+        f"its control and Llumnix: kunserve_variants. {_memory(rows)}"
     )
 
 
@@ -146,7 +151,7 @@ def _memory(rows: pd.DataFrame) -> str:
     short = rows[rows.throttled & (rows.system == "llumnix_replication")]
     loads = short.groupby(["dataset", "rate"]).load.mean().groupby("dataset").min()
     said = ", ".join(f"{load:.2f}" for load in loads.reindex(list(DATASETS)))
-    return f"Replication waits most for memory from a demand of {said} on."
+    return f"Replication waits most for memory from {said}."
 
 
 DEMAND = "KV demand over memory"

@@ -166,10 +166,12 @@ def restored(points: Points) -> pd.DataFrame:
 def fig15(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 15: with live restore and with requests that end in the pipeline, over two spikes."""
     over_time(axes, rows, RESTORE)
+    without = rows.ttft_p99_without.dropna()
     return (
-        "Azure code arrivals, seed 0. Eight instances of 14B, 9.4 GB of KV each. Without live "
-        "restore requests end in the pipeline. Memory: for KV, over what it is with nothing "
-        "dropped (dashed)."
+        "Azure code arrivals; drawn: seed 0 alone. Eight instances of 14B, 9.4 GB of KV each. "
+        "Without live restore requests end in the pipeline. Memory: for KV, over what it is with "
+        "nothing dropped (dashed). P99 TTFT without live restore over with it: "
+        f"{without.min():.1f} to {without.max():.1f} by seed."
     )
 
 

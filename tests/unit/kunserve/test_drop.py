@@ -82,15 +82,18 @@ def test_a_queue_over_the_batch_limit_goes_to_others_with_seats() -> None:
 
 
 def test_new_requests_leave_the_room_that_waiting_moves_need() -> None:
-    """Two full pools exchange more than a drop frees, so some moves wait for others. Without a
-    reserve the queue would take what these give back, and moves would wait until requests end."""
+    """Two full pools exchange more than a drop frees, so some moves wait for others. The last
+    block of a move waits for one step boundary, so the eight moves of a link end within eight
+    steps. Without a reserve the queue takes what the moves give back, and the exchange lasts until
+    requests end, 150 steps later."""
     first, second = [(0.0, 760, 400)] * 16, [(0.3, 300, 300)] * 30
     with private("sim", 2, kv_blocks=400) as bed:
         story = serve(bed, [*first, *second], *WHOLE)
         exchange = story.seen("exchange")[0]
-        assert exchange["fields"]["moves"] == 16
-        ends_s = [bed.recorder.records[r.request_id].token_times_s()[-1] for r in bed.requests]
-        assert min(ends_s) > exchange["end_s"]
+        for request in bed.requests[: len(first)]:
+            times_s = bed.recorder.records[request.request_id].token_times_s()
+            steps = sum(exchange["start_s"] < at_s <= exchange["end_s"] for at_s in times_s)
+            assert 0 < steps <= len(first) // 2
 
 
 def seats_taken(most: int) -> list[list[int]]:
