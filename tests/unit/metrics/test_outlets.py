@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -223,6 +225,31 @@ def test_wandb_records_offline_without_an_account(
         b"per_second/tokens_per_s", b"live/tokens_per_s", b"goodput_per_s", b"requests.parquet",
     ):  # fmt: skip
         assert words in content
+
+
+FIRST_SECOND = """
+import sys
+from pathlib import Path
+from omegaconf import OmegaConf
+from harness.configuration.config import build
+from harness.configuration.options import CONF, plain
+node = OmegaConf.load(CONF / "tracking" / "wandb.yaml")
+tracker = build(plain(node), "tracking", announce=print)
+tracker.start({"seed": 7}, "a run", Path(sys.argv[1]))
+before = set(sys.modules)
+tracker.second({"time_s": 1.0, "tokens_per_s": 5.0})
+found = sorted(set(sys.modules) - before)
+tracker.finish(complete=False)
+print(found)
+"""
+
+
+@pytest.mark.usefixtures("without_account")
+def test_wandb_imports_nothing_while_requests_are_sent(tmp_path: Path) -> None:
+    """The client sends from the thread that logs: an import of 0.1 s would make it late."""
+    command = [sys.executable, "-c", FIRST_SECOND, str(tmp_path)]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"
 
 
 @pytest.mark.usefixtures("without_account")
