@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from harness.errors import UsageError
 from harness.records.metrics import over_time
 from harness.records.run_folder import FinishedRun
 
@@ -21,14 +22,17 @@ LOADS = ("queued", "running")
 
 
 def trace(run: FinishedRun) -> dict[str, Any]:
-    """What the viewer opens, with the run's folder as its name."""
+    """What the viewer opens; `otherData` says which run it is. Raises UsageError without events."""
     numbers: dict[str, int] = {}
     made = [*_requests(run, numbers), *_events(run, numbers), *_counters(run, numbers)]
     named = [
         {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
         for name, pid in numbers.items()
     ]
-    about = {"run": run.path.name, "verdict": run.summary["verdict"]["reasons"] or "VALID"}
+    about = {
+        "run": run.path.name, "simulated": run.manifest["simulated"],
+        "verdict": run.invalid or "VALID",
+    }  # fmt: skip
     return {"traceEvents": named + made, "displayTimeUnit": "ms", "otherData": about}
 
 
@@ -51,8 +55,10 @@ def _requests(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, A
 
 def _events(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
     """Slices of what instances did. Those of one kind may overlap, so they are asynchronous."""
-    ids = count(1_000_000_000)
-    for row in pq.read_table(run.path / "events.parquet").to_pylist():
+    ids, path = count(1_000_000_000), run.path / "events.parquet"
+    if not path.is_file():
+        raise UsageError(f"{run.path} has no events.parquet, of which a trace is made")
+    for row in pq.read_table(path).to_pylist():
         about = {
             "cat": row["kind"], "name": row["kind"], "id": next(ids),
             "pid": _pid(numbers, row["instance"]), "tid": 0,

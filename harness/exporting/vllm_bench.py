@@ -2,7 +2,8 @@
 
 vLLM's definitions, not ours: latencies count from when a request was sent, its first token is no
 inter-token latency, and numbers are of completed requests. Its plots and comparisons read the file.
-What vLLM would know of the server and this harness does not is left out.
+What vLLM would know of the server and this harness does not is left out. What vLLM's file has no
+word for stands beside it: `simulated`, `verdict` and `run`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from harness.errors import UsageError
 from harness.records.run_folder import FinishedRun
 from harness.records.token_log import Floats, TokenLog
 
@@ -20,9 +22,12 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def vllm_result(run: FinishedRun) -> dict[str, Any]:
-    """Times of single requests in seconds, of the summary in milliseconds, as vLLM has them."""
+    """Times of single requests in seconds, of the summary in milliseconds, as vLLM has them. Raises
+    UsageError where no request completed."""
     table, manifest = run.requests, run.manifest
     log = TokenLog.from_table(table)
+    if not log.completed.any():
+        raise UsageError(f"no request of {run.path} completed: vLLM's file would have no number")
     done, duration_s = log.completed, float(np.nanmax(log.last_s) - np.nanmin(log.sent_s))
     ttft_s, latency_s = log.first_s - log.sent_s, log.last_s - log.sent_s
     chunks = table["chunk_tokens"].to_pylist()
@@ -35,7 +40,9 @@ def vllm_result(run: FinishedRun) -> dict[str, Any]:
         "itl": np.array([gap for i in np.flatnonzero(done) for gap in itls[i]]),
     }  # fmt: skip
     return {
-        "date": _date(manifest["ended_utc"]), "endpoint_type": "openai", "backend": "openai",
+        "run": run.path.name, "simulated": manifest["simulated"],
+        "verdict": run.invalid or "VALID", "date": _date(manifest["ended_utc"]),
+        "endpoint_type": "openai", "backend": manifest["choices"]["engine"],
         "model_id": ",".join(sorted(set(table["model"].to_pylist()))),
         "num_prompts": len(log), "request_rate": run.summary["asked_rate_per_s"],
         "max_concurrency": None, "duration": duration_s,

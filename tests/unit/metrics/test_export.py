@@ -85,6 +85,36 @@ def test_a_trace_has_each_requests_two_spans_and_pairs_every_begin_with_an_end(
     assert counters[1] == (2e6, {"queued": 1.0, "running": 0.0})
 
 
+@pytest.mark.parametrize("to", ["vllm", "perfetto"])
+@pytest.mark.parametrize(("engine", "simulated"), [("sim", True), ("torch", False)])
+def test_a_file_says_whether_it_is_simulated(
+    tmp_path: Path, to: str, engine: str, simulated: bool
+) -> None:
+    found = exported(write_run(tmp_path, steady(70), engine_name=engine), to)
+    told = found if to == "vllm" else found["otherData"]
+    assert told["simulated"] is simulated
+    assert told["verdict"] == "VALID"
+
+
+def test_a_run_without_a_completed_request_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = Service((0.0, 3))
+    service.send(0)
+    service.fail(0)
+    assert main([str(write_run(tmp_path, service)), "--to", "vllm"]) == 2
+    assert "no request of" in capsys.readouterr().err
+    assert not (tmp_path / "vllm.json").exists()
+
+
+def test_a_run_without_events_has_no_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (write_run(tmp_path, steady(3)) / "events.parquet").unlink()
+    assert main([str(tmp_path), "--to", "perfetto"]) == 2
+    assert "events.parquet" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["--to", "excel"], []])
 def test_an_unknown_format_ends_with_exit_status_2(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
