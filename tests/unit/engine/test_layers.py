@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.engine import attention
 from harness.engine.attention import cache_attention
 from harness.engine.hf_config import check_config
 from harness.engine.linear import Linear
@@ -132,14 +133,21 @@ def test_iterations_can_be_taken_one_by_one_or_at_once(dtype: str) -> None:
     assert one_by_one == at_once
 
 
-def test_decodes_of_scattered_blocks_see_the_tokens_of_earlier_steps() -> None:
+@pytest.mark.parametrize("kept_bytes", [0, 2**30])
+def test_decodes_of_scattered_blocks_see_the_tokens_of_earlier_steps(
+    kept_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two requests whose blocks lie far apart, so that they are copied together, over two blocks'
     worth of steps: what is added to the copies is what a step that copies anew finds."""
+    monkeypatch.setattr(attention, "KEPT_BYTES", kept_bytes)
     runner = runner_of(loaded(SPEC), SPEC)
     blocks = [[3, 40, 9, 60], [50, 20, 55, 30]]
     size, start = runner._cache.block_tokens, 5
     chunks = chunks_of(True, True, of=[(PROMPT[:start], each) for each in blocks])
     (tokens,) = runner.steps(chunks, 1)
+    decode = cache_attention(runner._cache, decodes_of(tokens, start, blocks), CPU)._decode
+    assert decode is not None
+    assert decode._keeps == (kept_bytes > 0)
     at_once = list(runner.steps(decodes_of(tokens, start, blocks), 2 * size))
     one_by_one, given = [], tokens
     for position in range(start, start + 2 * size):
