@@ -205,7 +205,7 @@ def load_fleets(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set_xlabel("load / capacity by requests")
     return (
         "Dashed: half of the capacity by requests, where Figs. 18 and 24 are; dotted: half of it "
-        "by tokens. GPUs held: mean over the window. Mean and range of five seeds."
+        "by tokens. GPUs held: mean until the last token. Mean and range of five seeds."
     )
 
 
