@@ -13,12 +13,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 
+from harness.engine.cuda import stream_of_its_own
 from harness.engine.runner import Runner
 from harness.engine.transport import Connection, Header
 
@@ -138,14 +139,8 @@ class Stream:
 
     def _work(self) -> None:
         try:
-            with self._on_device():
+            with stream_of_its_own(self._device):
                 while True:
                     self._jobs.get()()
         except BaseException as error:
             self._fail(error)
-
-    def _on_device(self) -> AbstractContextManager[object]:
-        if self._device.type != "cuda":
-            return nullcontext()
-        torch.cuda.set_device(self._device)
-        return torch.cuda.stream(torch.cuda.Stream(self._device))

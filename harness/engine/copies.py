@@ -19,6 +19,7 @@ import torch
 
 from harness.elastic.fabric import Span
 from harness.engine.command_loop import CommandLoop, Work
+from harness.engine.cuda import finish
 from harness.engine.mesh import Mesh, PeerLost
 from harness.engine.paced_links import PacedLinks
 from harness.engine.transport import Header
@@ -111,6 +112,7 @@ class Copies:
         """Copies within this memory; sources and targets do not overlap."""
         for source, target, size in header["spans"]:
             self._memory[target : target + size].copy_(self._memory[source : source + size])
+        finish(self._memory.device)
         self._loop.answer(header["seq"], complete=True)
 
     # From peers, on their threads
@@ -121,8 +123,7 @@ class Copies:
         self._memory[at : at + len(content)].copy_(content)
 
     def on_end(self, name: str, header: Header) -> None:
-        if self._memory.device.type == "cuda":
-            torch.cuda.synchronize(self._memory.device)
+        finish(self._memory.device)  # this thread put the bytes there
         self._loop.stream("acks").put(lambda: self._acknowledge(name, header))
 
     def on_ack(self, header: Header) -> None:

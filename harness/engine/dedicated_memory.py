@@ -8,6 +8,7 @@ import torch
 
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.config import TorchConfig
+from harness.engine.cuda import bytes_left
 from harness.engine.kv_cache import block_bytes, new_cache
 from harness.engine.linear import LoadedLayers
 from harness.engine.model import TransformerDecoder
@@ -47,12 +48,8 @@ def fitting_blocks(
 ) -> int:
     """KV blocks that fit beside the weights; MemoryError where none does."""
     size = block_bytes(spec, config.block_tokens)
-    memory = config.cpu_kv_bytes
-    if device.type == "cuda":
-        sharing = -(-num_workers // torch.cuda.device_count())
-        total = torch.cuda.get_device_properties(device).total_memory
-        memory = int(total * config.memory_fraction / sharing)
-        memory -= torch.cuda.memory_allocated(device)
+    of_gpu = bytes_left(device, config.memory_fraction, num_workers)
+    memory = config.cpu_kv_bytes if of_gpu is None else of_gpu
     if memory < size:
         raise MemoryError(f"no room for a KV block of {size} bytes: {memory} bytes are left")
     return memory // size

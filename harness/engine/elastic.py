@@ -21,6 +21,7 @@ from harness.elastic.pipeline import Stage, StagedBatch
 from harness.elastic.shared import Shared
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
+from harness.engine.device_share import gpu_share_bytes
 from harness.engine.fabric import LinkTable, TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
 from harness.engine.paced_links import PacedLinks
@@ -146,6 +147,9 @@ class TorchElastic:
             raise UsageError("a cluster with an elastic instance has no others")
         model = spec_of(placement, self._experiment.models)
         memory_bytes = memory_for_kv(model, config.cpu_kv_bytes)
+        share_bytes = gpu_share_bytes(config.device, self._workers.num_workers)
+        if share_bytes is not None:
+            memory_bytes = int(share_bytes * config.memory_fraction)
         if config.num_kv_blocks is not None:
             memory_bytes = memory_for_blocks(model, config.block_tokens, config.num_kv_blocks)
         layout = DeviceLayout(model, memory_bytes, config.block_tokens, elastic.page_layers)

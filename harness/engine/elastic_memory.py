@@ -11,6 +11,7 @@ import socket
 
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
+from harness.engine.cuda import finish
 from harness.engine.device_buffer import DeviceBuffer
 from harness.engine.in_flight import InFlight
 from harness.engine.layer_loads import LayerLoads
@@ -58,6 +59,7 @@ class ElasticMemory:
         self._loads.forget(header["layers"])
         for layer in header["layers"]:
             self._buffer.forget(layer)
+        finish(self._buffer.device)  # its bytes are pages next, written in other streams
         self._loop.answer(header["seq"], complete=True)
 
     def _lost(self, header: Header) -> None:

@@ -15,6 +15,8 @@ from typing import Literal
 
 import torch
 
+from harness.engine.cuda import finish_all
+
 
 class Abandoned(Exception):
     """The batch is over: its harness, or a worker that it needs, has given it up."""
@@ -35,8 +37,8 @@ class GivenUp:
         """`broken`: off in its midst. What a GPU was told to write before is waited for then."""
         with self._locks["compute"], self._locks["attend"]:
             self._batches.add(batch)
-        if broken and self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if broken:
+            finish_all(self._device)
 
     @contextmanager
     def writing(self, batch: int, stream: Literal["compute", "attend"]) -> Iterator[None]:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from harness.engine.block_tables import FIRST_BLOCK, step_bytes
+from harness.engine.cuda import finish, lock_pages
 from harness.engine.kv_cache import KvCache
-from harness.engine.loader import HostLink, finish_copies
+from harness.engine.loader import HostLink
 from harness.engine.weights import torch_dtype
 from harness.model_spec import ModelSpec
 from harness.pooled.plan import MemoryPlan
@@ -65,10 +66,7 @@ class KvMemory:
         self._padded = torch.zeros(pad_bytes + num_bytes, dtype=torch.uint8, device=device)
         self._region = self._padded[pad_bytes:]
         self._host = torch.frombuffer(mmap.mmap(host_file, host_bytes), dtype=torch.uint8)
-        if device.type == "cuda":
-            error = int(torch.cuda.cudart().cudaHostRegister(self._host.data_ptr(), host_bytes, 0))
-            if error:
-                raise RuntimeError(f"cannot page-lock {host_bytes} bytes: CUDA error {error}")
+        lock_pages(self._host, device)
 
     def cache(self, spec: ModelSpec) -> KvCache:
         """The region as blocks of the model's shape, with the ids of `SlabTables`. Views: blocks
@@ -97,11 +95,11 @@ class KvMemory:
         with link.carry(blocks.num_bytes):
             for device, host in blocks.runs():
                 self._host[host].copy_(self._region[device], non_blocking=True)
-            finish_copies(self._region)
+            finish(self._region.device)
 
     def copy_in(self, blocks: Blocks, link: HostLink) -> None:
         """Copies blocks from the host to the device; returns once the bytes are there."""
         with link.carry(blocks.num_bytes):
             for device, host in blocks.runs():
                 self._region[device].copy_(self._host[host], non_blocking=True)
-            finish_copies(self._region)
+            finish(self._region.device)

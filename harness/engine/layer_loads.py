@@ -16,11 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-import torch
-
 from harness.elastic.fabric import Span
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
+from harness.engine.cuda import finish
 from harness.engine.device_buffer import DeviceBuffer
 from harness.engine.given_up import Arrivals
 from harness.engine.mesh import Mesh, PeerLost
@@ -133,8 +132,7 @@ class LayerLoads:
     # From peers, on their threads
 
     def on_layer(self, header: Header) -> None:
-        if self._buffer.device.type == "cuda":
-            torch.cuda.synchronize(self._buffer.device)
+        finish(self._buffer.device)  # this thread put the bytes there
         self._has_come(header["load"], header["layer"], header["begin_s"])
 
     def on_loaded(self, header: Header) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import linear
 
+from harness.engine.cuda import staged
 from harness.engine.weights import HostWeights, Weights
 from harness.model_spec import ModelSpec
 
@@ -85,7 +86,10 @@ class LoadedLayers:
     def __init__(self, spec: ModelSpec, device: torch.device) -> None:
         source = HostWeights(spec)
         self._device = device
-        self._host = [self._staged(source.tensors(index)) for index in range(spec.num_layers)]
+        self._host = [
+            {name: staged(tensor, device) for name, tensor in source.tensors(index).items()}
+            for index in range(spec.num_layers)
+        ]  # page-locked where a GPU will fetch them
         self.ends = Ends()
         self.ends.adopt(placed(source.ends(), device))
         self.on_device: dict[int, Layer] = {}
@@ -97,12 +101,6 @@ class LoadedLayers:
         self.on_device.clear()
         for layer, weights in enumerate(self._host):
             self.on_device[layer] = Layer(placed(weights, self._device))
-
-    def _staged(self, weights: Weights) -> Weights:
-        """Host copies, page-locked where a GPU will fetch them."""
-        if self._device.type != "cuda":
-            return weights
-        return {name: tensor.pin_memory() for name, tensor in weights.items()}
 
 
 def placed(host: Weights, device: torch.device) -> Weights:

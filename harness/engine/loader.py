@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
+from harness.engine.cuda import finish, staging
 from harness.engine.layout import tensor_places
 from harness.model_spec import ModelSpec
 
@@ -51,9 +52,7 @@ class WeightsLoader:
     def __init__(self, buffer: torch.Tensor, stage_bytes: int, link: HostLink) -> None:
         self._buffer, self._link = buffer, link
         self._slot_bytes = stage_bytes // NUM_SLOTS
-        stage = torch.empty(
-            NUM_SLOTS * self._slot_bytes, dtype=torch.uint8, pin_memory=buffer.is_cuda
-        )
+        stage = staging(NUM_SLOTS * self._slot_bytes, buffer.device)
         self._slots = stage.split(self._slot_bytes)
         self._readers = ThreadPoolExecutor(NUM_SLOTS, "stage")
 
@@ -87,7 +86,7 @@ class WeightsLoader:
             with self._link.carry(len(place)):
                 parameter.copy_(host)
             self._buffer[at_bytes + place.start : at_bytes + place.stop].copy_(parameter)
-        finish_copies(self._buffer)
+        finish(self._buffer.device)
 
     def move(self, num_bytes: int, from_bytes: int, to_bytes: int) -> None:
         """Towards the buffer's start, within it. The two places may overlap, hence the parts."""
@@ -97,18 +96,12 @@ class WeightsLoader:
             length = min(part, num_bytes - done)
             target = self._buffer[to_bytes + done : to_bytes + done + length]
             target.copy_(self._buffer[from_bytes + done : from_bytes + done + length])
-        finish_copies(self._buffer)
+        finish(self._buffer.device)
 
     def _place(self, chunk: torch.Tensor, at_bytes: int) -> None:
         with self._link.carry(len(chunk)):
             self._buffer[at_bytes : at_bytes + len(chunk)].copy_(chunk, non_blocking=True)
-            finish_copies(self._buffer)
-
-
-def finish_copies(memory: torch.Tensor) -> None:
-    """Waits for what this thread's stream has been given; on a CPU copies are over at once."""
-    if memory.is_cuda:
-        torch.cuda.current_stream(memory.device).synchronize()
+            finish(self._buffer.device)
 
 
 class HostLink:

@@ -12,6 +12,7 @@ from harness.cluster import Cluster
 from harness.cost.profile import HardwareProfile, TimeScale
 from harness.engine.config import TorchConfig
 from harness.engine.device import TorchDevice
+from harness.engine.device_share import gpu_share_bytes
 from harness.engine.host_memory import HostMemory
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
@@ -24,7 +25,6 @@ from harness.model_spec import ModelSpec
 from harness.pooled.blocks import device_shape
 from harness.pooled.build import make_pool
 from harness.pooled.plan import MemoryPlan, PoolConfig, plan_memory
-from harness.records import gpu_monitor
 
 
 class TorchPool:
@@ -33,7 +33,8 @@ class TorchPool:
     def __init__(self, workers: Workers, config: TorchConfig, experiment: Experiment) -> None:
         self._workers, self._config, self._experiment = workers, config, experiment
         self._models = experiment.models
-        memory_bytes = device_memory_bytes(config, workers.num_workers)
+        share = gpu_share_bytes(config.device, workers.num_workers)
+        memory_bytes = config.pool.cpu_device_bytes if share is None else share
         specs = list(self._models.values())
         self._plan = divided(config.pool, specs, config.block_tokens, memory_bytes)
         self._memory = HostMemory(workers.stack, self._models, config.pool, experiment.run_dir)
@@ -88,15 +89,6 @@ class TorchPool:
             "speeds": [answer["speeds"] for answer in ready],
             "pool": facts | {"slab_bytes": self._plan.slab_bytes, "link_bytes_per_s": rate},
         }
-
-
-def device_memory_bytes(config: TorchConfig, num_devices: int) -> int:
-    """The device memory of one instance; instances on one GPU share it equally."""
-    gpus = [] if config.device == "cpu" else gpu_monitor.devices()
-    if not gpus:
-        return config.pool.cpu_device_bytes
-    sharing = -(-num_devices // len(gpus))
-    return int(min(gpu["memory_bytes"] for gpu in gpus)) // sharing
 
 
 def divided(

@@ -12,9 +12,10 @@ import torch
 
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.command_loop import CommandLoop, Work
+from harness.engine.cuda import finish, release_cached
 from harness.engine.kv_memory import Blocks, KvMemory
 from harness.engine.layout import model_in, write_model
-from harness.engine.loader import HostLink, Source, WeightsLoader, finish_copies
+from harness.engine.loader import HostLink, Source, WeightsLoader
 from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
 from harness.engine.transport import Header
@@ -83,8 +84,7 @@ class PooledMemory:
     def _collect(self, header: Header) -> None:
         """What has to precede another model's tensors in a tensor library's own memory."""
         gc.collect()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        release_cached(self._device)
         self._loop.answer(header["seq"])
 
     def _runner(self, name: str, at_bytes: int) -> Runner:
@@ -100,7 +100,7 @@ class PooledMemory:
     def _warm_up(self, runner: Runner) -> None:
         """One iteration without weights, so that libraries load before the first request comes."""
         for _ in runner.steps(BatchWork([Chunk(0, 1, True)], [], [0], [[FIRST_BLOCK]]), 1):
-            finish_copies(self._weights)
+            finish(self._device)
 
     def _speeds(self) -> dict[str, dict[str, float]]:
         """Measures the speeds of each architecture, without weights."""

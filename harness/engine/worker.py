@@ -20,6 +20,7 @@ import traceback
 import torch
 
 from harness.engine.command_loop import CommandLoop, DeviceContents, failure
+from harness.engine.cuda import device_name, finish_all, pick_device
 from harness.engine.dedicated_memory import DedicatedMemory
 from harness.engine.elastic_memory import ElasticMemory
 from harness.engine.pooled_memory import PooledMemory
@@ -42,19 +43,6 @@ def contents(loop: CommandLoop, setup: Header) -> DeviceContents:
             return ElasticMemory(loop, setup, socket.socket(fileno=int(sys.argv[2])))
         case other:
             raise ValueError(f"no such memory: {other}")
-
-
-def pick_device(device: str, index: int) -> torch.device:
-    """Workers take the visible GPUs in turn."""
-    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise RuntimeError("engine.device=cuda, but torch finds no CUDA device here")
-    return torch.device("cuda", index % torch.cuda.device_count())
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def _beat(connection: Connection) -> None:
@@ -95,8 +83,7 @@ def main() -> None:
         device = pick_device(setup["config"].device, setup["index"])
         loop = CommandLoop(connection, device)
         here = contents(loop, setup)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)  # streams have CUDA streams of their own
+        finish_all(device)  # streams have CUDA streams of their own
         connection.send(
             {
                 "op": "ready",

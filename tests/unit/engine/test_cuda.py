@@ -1,0 +1,286 @@
+"""The engine's CUDA branches, by the order of calls to a recorded stand-in for torch.cuda: copies
+are waited for before anybody is told, and memory is page-locked before it is copied from. Tensors
+stay on the CPU. That a real GPU does the same is for tests on one."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from harness.elastic.device_layout import DeviceLayout, memory_for_blocks
+from harness.engine import attention, cuda, device_share
+from harness.engine.command_loop import Stream
+from harness.engine.copies import Copies
+from harness.engine.dedicated_memory import fitting_blocks
+from harness.engine.device_buffer import DeviceBuffer
+from harness.engine.elastic_memory import ElasticMemory
+from harness.engine.given_up import GivenUp
+from harness.engine.host_memory import memory_file
+from harness.engine.kv_memory import Blocks, KvMemory
+from harness.engine.layer_loads import LayerLoads
+from harness.engine.layout import write_model
+from harness.engine.linear import LoadedLayers, placed
+from harness.engine.loader import HostLink, Source, WeightsLoader
+from harness.engine.pooled_memory import PooledMemory
+from harness.engine.runner import Runner, padding_rows
+from harness.engine.warm_up import warm_up
+from harness.engine.weights import HostWeights
+from harness.pooled.plan import MemoryPlan
+from harness.records import gpu_monitor
+from tests.unit.engine.serving import CPU, SPEC
+
+ENGINE = Path(cuda.__file__).parent
+CUDA_WORDS = re.compile(
+    r"torch\.cuda|is_cuda|pin_memory|cudart|[\"']cuda[\"']|[!=]= *[\"']cpu[\"']"
+)
+
+
+class Calls(TorchFunctionMode):
+    """Records copies between tensors beside what the stand-in notes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[str] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name == "copy_":
+            self.made.append("copy beside" if kwargs.get("non_blocking") else "copy")
+        if name == "zero_":
+            self.made.append("zero")
+        if name == "pin_memory":
+            self.made.append("lock")
+            return args[0]
+        if kwargs.pop("pin_memory", False):
+            self.made.append("lock")
+        return func(*args, **kwargs)
+
+    def note(self, word: str) -> Any:
+        return lambda *args: self.made.append(word)
+
+
+@pytest.fixture(name="calls")
+def a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+    """Every device is a GPU, of which there are two with 1,000,000 bytes."""
+    calls = Calls()
+
+    @contextmanager
+    def on(stream: object) -> Iterator[None]:
+        calls.made.append(f"on {stream}")
+        yield
+
+    made: dict[str, Any] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 2,
+        "get_device_name": lambda device: "H100",
+        "get_device_properties": lambda device: SimpleNamespace(total_memory=1_000_000),
+        "memory_allocated": lambda device: 100_000,
+        "set_device": calls.note("set device"),
+        "Stream": lambda device: "a stream",
+        "stream": on,
+        "current_stream": lambda device: SimpleNamespace(synchronize=calls.note("wait")),
+        "synchronize": calls.note("wait for all"),
+        "empty_cache": calls.note("empty cache"),
+        "cudart": lambda: SimpleNamespace(
+            cudaHostRegister=lambda at, size, flags: calls.made.append(f"lock {size}") or 0
+        ),
+    }
+    for name, stand_in in made.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(cuda, "on_gpu", lambda device: True)
+    with calls:
+        yield calls
+
+
+def test_workers_take_the_gpus_in_turn_unless_told_otherwise(calls: Calls) -> None:
+    assert [cuda.pick_device("auto", i) for i in range(3)] == [
+        torch.device("cuda", i) for i in (0, 1, 0)
+    ]
+    assert cuda.pick_device("cpu", 0) == CPU
+    assert cuda.device_name(torch.device("cuda", 0)) == "H100"
+
+
+def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cuda.pick_device("auto", 0) == CPU
+    with pytest.raises(RuntimeError, match=r"engine\.device=cuda, but torch finds no CUDA device"):
+        cuda.pick_device("cuda", 0)
+
+
+def test_a_streams_thread_has_a_cuda_stream_of_its_own(calls: Calls) -> None:
+    done = threading.Event()
+    stream = Stream("copies", CPU, lambda error: pytest.fail(str(error)))
+    stream.put(calls.note("work"))
+    stream.put(done.set)
+    assert done.wait(10)
+    assert calls.made == ["set device", "on a stream", "work"]
+
+
+def test_a_gpus_workers_share_it_beside_what_they_have_allocated(calls: Calls) -> None:
+    config: Any = SimpleNamespace(block_tokens=16, cpu_kv_bytes=1, memory_fraction=0.9)
+    size = 2 * 16 * SPEC.num_layers * SPEC.num_kv_heads * SPEC.head_dim * SPEC.dtype_bytes
+    assert fitting_blocks(SPEC, CPU, config, num_workers=2) == 800_000 // size
+    assert fitting_blocks(SPEC, CPU, config, num_workers=3) == 350_000 // size
+    config.memory_fraction = 0.1
+    with pytest.raises(MemoryError, match="no room for a KV block"):
+        fitting_blocks(SPEC, CPU, config, num_workers=1)
+
+
+@pytest.mark.parametrize(
+    ("visible", "num_workers", "share"),
+    [(None, 1, 60), (None, 3, 30), ("1", 2, 30), ("GPU-a,GPU-b", 2, 60), ("", 1, None)],
+)
+def test_the_share_that_the_harness_gives(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, num_workers: int, share: int | None
+) -> None:
+    sizes: list[dict[str, Any]] = [{"memory_bytes": 80}, {"memory_bytes": 60}]
+    monkeypatch.setattr(gpu_monitor, "devices", lambda: sizes)
+    monkeypatch.setattr(device_share, "version", lambda package: "2.13.0+cu130")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert device_share.gpu_share_bytes("auto", num_workers) == share
+    assert device_share.gpu_share_bytes("cpu", num_workers) is None
+    monkeypatch.setattr(device_share, "version", lambda package: "2.13.0+cpu")
+    assert device_share.gpu_share_bytes("auto", num_workers) is None
+
+
+def test_host_layers_are_page_locked_before_they_are_fetched(calls: Calls) -> None:
+    source = HostWeights(SPEC)
+    num_tensors = sum(len(source.tensors(layer)) for layer in range(SPEC.num_layers))
+    calls.made.clear()
+    LoadedLayers(SPEC, CPU)
+    assert calls.made.count("lock") == num_tensors
+
+
+def test_a_staged_load_copies_from_locked_memory_and_waits_for_each_chunk(calls: Calls) -> None:
+    buffer = torch.zeros(SPEC.weight_bytes, dtype=torch.uint8)
+    with TemporaryFile() as file:
+        write_model(SPEC, [file.fileno()])
+        source = Source(file.fileno(), None)
+        calls.made.clear()
+        loader = WeightsLoader(buffer, 40_000, HostLink(None))
+        assert loader.staged(source, SPEC.weight_bytes, 0, threading.Event())
+        assert calls.made[0] == "lock"
+        assert calls.made[1:] == ["copy beside", "wait"] * -(-SPEC.weight_bytes // 10_000)
+        calls.made.clear()
+        loader.by_parameter(source, SPEC, 0)
+        assert calls.made[-2:] == ["copy", "wait"]
+        calls.made.clear()
+        loader.move(100, 60, 20)
+        assert calls.made == ["copy"] * 3 + ["wait"]
+
+
+def test_kv_crosses_the_bus_from_locked_memory_and_is_waited_for(calls: Calls) -> None:
+    plan = MemoryPlan(0, 4096, slab_bytes=1024, block_tokens=2)
+    with ExitStack() as stack:
+        memory = KvMemory(plan, [SPEC], memory_file(stack, "kv", 8192), 8192, CPU)
+        assert calls.made == ["lock 8192"]
+        calls.made.clear()
+        blocks = Blocks(512, [0, 512, 2048], [0, 512, 1024])
+        memory.copy_out(blocks, HostLink(None))
+        memory.copy_in(blocks, HostLink(None))
+    assert calls.made == ["copy beside", "copy beside", "wait"] * 2
+
+
+def test_memory_that_cuda_does_not_lock_is_an_error(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = SimpleNamespace(cudaHostRegister=lambda at, size, flags: 2)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: refuses)
+    with pytest.raises(RuntimeError, match="cannot page-lock 16 bytes: CUDA error 2"):
+        cuda.lock_pages(torch.zeros(16, dtype=torch.uint8), CPU)
+
+
+def test_what_tensor_libraries_keep_is_given_back(calls: Calls) -> None:
+    pooled: Any = SimpleNamespace(_device=CPU, _loop=SimpleNamespace(answer=calls_answer(calls)))
+    PooledMemory._collect(pooled, {"seq": 1})
+    assert calls.made == ["empty cache", "answer"]
+
+
+def test_elastic_copies_are_over_before_the_answer(calls: Calls) -> None:
+    memory = torch.zeros(64, dtype=torch.uint8)
+    acks = SimpleNamespace(put=calls.note("acknowledge"))
+    loop: Any = SimpleNamespace(answer=calls_answer(calls), stream=lambda name: acks)
+    no_mesh: Any = None
+    copies = Copies(loop, memory, no_mesh, no_mesh)
+    copies.in_streams["relocate"]({"seq": 1, "spans": [(0, 32, 8), (8, 40, 8)]})
+    assert calls.made == ["copy", "copy", "wait", "answer"]
+    calls.made.clear()
+    copies.on_bytes({"at": 8}, bytearray(16))
+    copies.on_end("torch-1", {"copy": 1, "complete": True})
+    assert calls.made == ["copy", "wait", "acknowledge"]
+
+
+def test_a_layer_is_there_before_others_are_told(calls: Calls) -> None:
+    """Of a peer, and one that is forgotten, whose bytes are pages next."""
+    layout = DeviceLayout(SPEC, memory_for_blocks(SPEC, 16, 4), 16)
+    buffer = DeviceBuffer(layout, CPU)
+    stream = SimpleNamespace(put=calls.note("adopt"))
+    loop: Any = SimpleNamespace(answer=calls_answer(calls), stream=lambda name: stream)
+    none: Any = None
+    loads = LayerLoads(loop, buffer, none, none, none)
+    calls.made.clear()
+    loads.on_layer({"load": 1, "layer": 0, "begin_s": 0.0})
+    assert calls.made == ["wait", "adopt"]
+    calls.made.clear()
+    elastic: Any = SimpleNamespace(_loads=loads, _buffer=buffer, _loop=loop)
+    ElasticMemory._forget(elastic, {"seq": 1, "layers": [0]})
+    assert calls.made == ["zero", "wait", "answer"]
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_kernels_of_a_broken_batch_are_waited_for(calls: Calls, broken: bool) -> None:
+    GivenUp(CPU).add(7, broken=broken)
+    assert calls.made == (["wait for all"] if broken else [])
+
+
+def test_what_a_gpu_does_without() -> None:
+    """Padding, packing and warming up are oneDNN's; torch's meta device stands for a GPU."""
+    meta = torch.device("meta")
+    weights = placed({"qkv": torch.zeros(8, 4), "input_norm": torch.zeros(4)}, meta)
+    assert [(w.device, w.is_mkldnn) for w in weights.values()] == [(meta, False)] * 2
+    none: Any = None
+    runner = Runner(SPEC, none, {}, none, meta)
+    assert padding_rows(33) == 1
+    assert runner.padded(torch.zeros((33, 4), device=meta)).shape == (33, 4)
+    warm_up(SPEC, none, none, meta, 2048)
+
+
+def test_attention_with_a_mask_is_that_in_two_parts() -> None:
+    """The first is a GPU's, the second needs a kernel that is for CPUs alone."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(8, 5, 16), torch.randn(2, 12, 16), torch.randn(2, 12, 16)
+    expected = attention._in_two_parts(q, k, v, 7)
+    torch.testing.assert_close(attention._masked(q, k, v, 7), expected)
+
+
+def test_the_engine_asks_cuda_in_one_file() -> None:
+    """A branch elsewhere would have no stand-in."""
+    by_name = {"cuda.py", "config.py", "device_share.py", "engine.py"}  # engine.device's values
+    cpu_alone = {"attention.py", "linear.py", "runner.py", "warm_up.py"}  # above: what a GPU does
+    found = {path.name for path in ENGINE.glob("*.py") if CUDA_WORDS.search(path.read_text())}
+    assert found == by_name | cpu_alone
+
+
+def calls_answer(calls: Calls) -> Any:
+    def answer(seq: int, **values: object) -> None:
+        calls.made.append("answer")
+
+    return answer
