@@ -158,12 +158,15 @@ def calibration(served: FinishedRun, setting: Setting) -> Calibration:
 def known(found: Calibration, setting: Setting, time_scale: float) -> tuple[str, ...]:
     """Overrides that give a simulation the measured times of `found`, taken `time_scale` times."""
     pair = pair_key(setting.model, 1)
-    where = f"hardware.calibration.measured.{pair}"
-    times = {f"{where}.{key}": value for key, value in asdict(found.measured[pair]).items()}
-    times |= {
-        f"hardware.calibration.{key}": getattr(found, key) for key in ("turnaround_s", "path_s")
-    }
-    return tuple(f"{key}={value * time_scale!r}" for key, value in times.items())
+    times = {key: value * time_scale for key, value in asdict(found.measured[pair]).items()}
+    told = ",".join(f"{key}:{value!r}" for key, value in times.items())
+    above = {key: getattr(found, key) * time_scale for key in ("turnaround_s", "path_s")}
+    where = "hardware.calibration"
+    return (
+        # As a mapping: a name like llama3.2-1b has a dot, which ends a key of an override.
+        f"++{where}.measured={{{pair}:{{{told}}}}}",
+        *(f"{where}.{key}={value!r}" for key, value in above.items()),
+    )
 
 
 def capacity_per_s(point: LoadPoint, run_dir: Path, real: str, keep: bool) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -181,6 +181,15 @@ def test_a_slower_machine_is_simulated_with_all_its_times_longer() -> None:
     assert {
         key: v for key, v in now.items() if key not in ("measured", "turnaround_s", "path_s")
     } == {key: v for key, v in then.items() if key not in ("measured", "turnaround_s", "path_s")}
+
+
+def test_a_models_name_may_have_a_dot() -> None:
+    there = zoo.hardware("local").calibration
+    found = replace(there, measured={"llama3.2-1b_tp1": there.measured["tiny-llama_tp1"]})
+    words = parity_runs.known(found, replace(SETTING, model="llama3.2-1b"), 2.0)
+    now = composed("+system=vllm", "hardware=local", *words).hardware.calibration.measured
+    expected = {k: 2 * v for k, v in asdict(there.measured["tiny-llama_tp1"]).items()}
+    assert now["llama3.2-1b_tp1"] == expected
 
 
 @pytest.mark.parametrize("times", [1.0, 1.3])
