@@ -19,6 +19,7 @@
 # make bench-sim        the simulator's requests per second
 # make bench-elastic    pipelines, chains of loads and KV exchanges, simulated and live
 # make bench-client     how far the client's P99s are from a server with a known schedule
+# make gpu              on a CUDA machine, all that only a GPU can tell (40 minutes); elsewhere, its list
 # make fuzz             10,000 odd trace files, overrides, ledgers and run folders (half an hour)
 #
 # CUDA machines get requirements/cuda.txt, other machines requirements/cpu.txt. If pip's index has
@@ -38,7 +39,7 @@ STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
 .PHONY: help setup demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
-.PHONY: bench-elastic reproduce papers smoke archive bench-client fidelity fidelity-gpu clean
+.PHONY: bench-elastic reproduce papers smoke archive bench-client fidelity fidelity-gpu gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -119,6 +120,9 @@ bench-elastic: setup
 
 bench-client: setup
 	$(PY) -m tests.benchmarks.bench_client --json results/published/client/bench_client.json
+
+gpu: setup
+	$(PY) -m tests.gpu
 
 fidelity: setup
 	$(PY) -m harness.fidelity
