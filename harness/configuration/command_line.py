@@ -27,6 +27,7 @@ COMMANDS = {  # `harness.configuration.key_help` has a line for each
     "score": "harness.records.score",
     "recover": "harness.records.recover",
     "export": "harness.exporting",
+    "explain": "harness.exporting.explain",
 }
 
 

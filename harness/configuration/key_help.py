@@ -49,7 +49,8 @@ Commands; python -m harness COMMAND --help explains each:
   workloads  lists and describes workloads, and writes schedules
   score      scores finished runs under other SLOs
   recover    makes the tables of a killed run from its journal
-  export     writes a finished run for vLLM's benchmark tools, or as a Perfetto trace
+  export     writes a finished run for vLLM's tools, AIPerf's, or as a Perfetto trace
+  explain    says why numbers differ between this harness, vLLM's benchmark, AIPerf and GuideLLM
 
 Groups (+: must be given), and their options:"""
 

@@ -1,5 +1,6 @@
 """Writes a finished run in another tool's format.
 
+    aiperf    AIPerf's profile_export_aiperf.json, by its definitions
     vllm      the result of `vllm bench serve --save-detailed`: for its plots and comparisons
     perfetto  a trace of requests and of what instances did: open it at https://ui.perfetto.dev
 
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from harness.configuration.command_line import ends_in_order, parser
+from harness.exporting.aiperf import aiperf_result
 from harness.exporting.perfetto import trace
 from harness.exporting.vllm_bench import vllm_result
 from harness.files import write_text
 from harness.records.run_folder import FinishedRun
 
 FORMATS: Mapping[str, Callable[[FinishedRun], dict[str, Any]]] = {
-    "vllm": vllm_result, "perfetto": trace,
+    "aiperf": aiperf_result, "vllm": vllm_result, "perfetto": trace,
 }  # fmt: skip
 
 

@@ -1,0 +1,143 @@
+"""The numbers of a run by each tool's definition, all from its one token log.
+
+A definition says what is measured, from when it counts (`anchor`), of which requests (`of`) and
+what is one sample (`each`). Read from vLLM 0.32 (benchmarks/serve.py), AIPerf 0.13 (metrics/types),
+and GuideLLM 0.8.1 (schemas/base/request_stats.py, benchmark/schemas/metrics.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.records.token_log import Floats, TokenLog
+
+Quantity = Literal["TTFT", "E2E", "TPOT", "E2E a token", "gaps", "requests/s", "tokens/s"]
+Anchor = Literal["arrival", "sent"]
+Of = Literal["all", "completed"]
+Each = Literal["request", "token", "chunk"]
+HARNESS = "harness"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """`anchor`: what latencies count from, and where a rate's window begins. `each`: one sample is
+    a request, a token, or a chunk of an answer. `unit`: 1e3 for a file that has milliseconds."""
+
+    quantity: Quantity
+    tool: str
+    name: str  # in the tool's file
+    anchor: Anchor
+    of: Of
+    each: Each
+    unit: float = 1.0
+
+
+DEFINITIONS = (
+    Definition("TTFT", HARNESS, "ttft_s", "arrival", "all", "request"),
+    Definition("TTFT", "vllm", "ttft_ms", "sent", "completed", "request", 1e3),
+    Definition("TTFT", "aiperf", "time_to_first_token", "sent", "completed", "request", 1e3),
+    Definition("TTFT", "guidellm", "time_to_first_token_ms", "sent", "completed", "request", 1e3),
+    Definition("E2E", HARNESS, "e2e_s", "arrival", "completed", "request"),
+    Definition("E2E", "vllm", "e2el_ms", "sent", "completed", "request", 1e3),
+    Definition("E2E", "aiperf", "request_latency", "sent", "completed", "request", 1e3),
+    Definition("E2E", "guidellm", "request_latency", "sent", "completed", "request"),
+    Definition("TPOT", HARNESS, "tpot_s", "arrival", "completed", "request"),
+    Definition("TPOT", "vllm", "tpot_ms", "arrival", "completed", "request", 1e3),
+    Definition("TPOT", "aiperf", "inter_token_latency", "arrival", "completed", "request", 1e3),
+    Definition("TPOT", "guidellm", "inter_token_latency_ms", "arrival", "completed", "token", 1e3),
+    Definition("E2E a token", HARNESS, "tpot_incl_first_s", "arrival", "completed", "request"),
+    Definition("E2E a token", "guidellm", "time_per_output_token_ms", "sent", "completed", "token",
+               1e3),
+    Definition("gaps", HARNESS, "tbt_s", "arrival", "all", "token"),
+    Definition("gaps", HARNESS, "itl_chunk_s", "arrival", "all", "chunk"),
+    Definition("gaps", "vllm", "itl_ms", "arrival", "completed", "chunk", 1e3),
+    Definition("gaps", "aiperf", "inter_chunk_latency", "arrival", "completed", "chunk", 1e3),
+    Definition("requests/s", HARNESS, "request_throughput_per_s", "arrival", "completed",
+               "request"),
+    Definition("requests/s", "vllm", "request_throughput", "sent", "completed", "request"),
+    Definition("requests/s", "aiperf", "request_throughput", "sent", "completed", "request"),
+    Definition("tokens/s", HARNESS, "output_throughput_tokens_per_s", "arrival", "all", "token"),
+    Definition("tokens/s", "vllm", "output_throughput", "sent", "completed", "token"),
+    Definition("tokens/s", "aiperf", "output_token_throughput", "sent", "completed", "token"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """`values` [n] in seconds, or one rate per second; each counts `weights` [n] times."""
+
+    values: Floats
+    weights: Floats
+
+    @property
+    def mean(self) -> float | None:
+        if not len(self.values):
+            return None
+        return float(np.average(self.values, weights=self.weights))
+
+
+class Seen:
+    """A requests table as definitions see it."""
+
+    def __init__(self, table: pa.Table) -> None:
+        done = pc.equal(table["status"], "completed")
+        self._logs = {
+            "all": TokenLog.from_table(table),
+            "completed": TokenLog.from_table(table.filter(done)),
+        }
+        log = self._logs["all"]
+        self._ends_s = float(np.max(log.times_s, initial=-np.inf))
+        self._begins_s = {"arrival": float(log.arrival_s.min()), "sent": _first(log.sent_s)}
+
+    def samples(self, quantity: Quantity, anchor: Anchor, of: Of, each: Each) -> Samples:
+        """The samples of a definition, without those that have no such value."""
+        log = self._logs[of]
+        if quantity == "gaps":
+            return _equal(log.itl_chunk_s() if each == "chunk" else log.tbt_s())
+        if quantity in ("requests/s", "tokens/s"):
+            count = len(log.times_s) if quantity == "tokens/s" else len(log)
+            window_s = self._ends_s - self._begins_s[anchor]
+            return _equal(np.array([count / window_s] if window_s > 0 else []))
+        begin_s = log.arrival_s if anchor == "arrival" else log.sent_s
+        tokens = log.num_tokens.astype(np.float64)
+        values = {
+            "TTFT": log.first_s - begin_s,
+            "E2E": log.last_s - begin_s,
+            "TPOT": log.tpot_s,
+            "E2E a token": (log.last_s - begin_s) / np.where(tokens > 0, tokens, np.nan),
+        }[quantity]
+        after_first = tokens - 1 if quantity == "TPOT" else tokens
+        weights = after_first if each == "token" else np.ones(len(log))
+        there = np.isfinite(values)
+        return Samples(values[there], weights[there])
+
+    def of(self, definition: Definition) -> Samples:
+        return self.samples(definition.quantity, definition.anchor, definition.of, definition.each)
+
+
+def percentile(samples: Samples, share: float) -> float | None:
+    """Linear between samples, as all three tools have it; with weights, the value at which `share`
+    percent of the weight is reached. None: no sample."""
+    values, weights = samples.values, samples.weights
+    if not len(values):
+        return None
+    if (weights == weights[0]).all():
+        return float(np.percentile(values, share))
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    at = int(np.searchsorted(reached, share / 100 * reached[-1]))
+    return float(values[order][min(at, len(values) - 1)])
+
+
+def _equal(values: Floats) -> Samples:
+    return Samples(values, np.ones(len(values)))
+
+
+def _first(times_s: Floats) -> float:
+    sent = times_s[np.isfinite(times_s)]
+    return float(sent.min()) if len(sent) else np.inf

@@ -1,0 +1,149 @@
+"""Says why a number differs between tools: by its definition, or since something else was measured.
+
+Each quantity of a finished run is computed by the definition of this harness, of vLLM's benchmark,
+AIPerf and GuideLLM. Beside each stands what makes its mean differ from ours: counting from the
+sending, leaving out requests that failed, or counting each request by its tokens. With the result
+FILE of one of these tools its own means stand beside those of the run. What is left between the two
+is no matter of definitions: another run, clock or server.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from harness.configuration.command_line import ends_in_order, parser
+from harness.errors import UsageError
+from harness.exporting.conventions import DEFINITIONS, HARNESS, Definition, Seen, percentile
+from harness.files import read_json
+from harness.records.numbers import number, seconds
+from harness.records.run_folder import FinishedRun
+from harness.records.run_table import numbers_table
+
+WHY = {
+    "sent": "counts from the sending",
+    "completed": "completed requests alone",
+    "token": "weighted by tokens",
+    "chunk": "one sample a chunk",
+}
+RATE_WHY = WHY | {"sent": "window begins with the first sending"}
+
+
+def reasons(seen: Seen, ours: Definition, theirs: Definition) -> list[tuple[str, float]]:
+    """What changes our mean to theirs, step by step, and by how much: first the anchor, then the
+    requests, then the samples. A step that changes nothing in this run is left out."""
+    words = RATE_WHY if ours.quantity.endswith("/s") else WHY
+    now = [ours.anchor, ours.of, ours.each]
+    before, found = seen.samples(ours.quantity, *now).mean, []  # type: ignore[arg-type]
+    for place, value in enumerate((theirs.anchor, theirs.of, theirs.each)):
+        if now[place] == value:
+            continue
+        now[place] = value
+        after = seen.samples(ours.quantity, *now).mean  # type: ignore[arg-type]
+        if before is not None and after is not None and after != before:
+            found.append((words.get(value, value), after - before))
+        before = after
+    return found
+
+
+def rows(table: Any, told: Mapping[Definition, float]) -> Iterator[dict[str, Any]]:
+    """A row for each definition; seconds, and rates per second. `told`: means in a tool's file."""
+    seen = Seen(table)
+    for one in DEFINITIONS:
+        ours = next(each for each in DEFINITIONS if each.quantity == one.quantity)
+        samples = seen.of(one)
+        rate = one.quantity.endswith("/s")
+        row = {
+            "quantity": one.quantity, "tool": one.tool, "name": one.name,
+            "num_samples": len(samples.values), "mean": samples.mean,
+            "p50": None if rate else percentile(samples, 50),
+            "p99": None if rate else percentile(samples, 99),
+            "differs": dict(reasons(seen, ours, one)),
+        }  # fmt: skip
+        if one in told:
+            row |= {"in_file": told[one], "left": None}
+            if samples.mean is not None:
+                row["left"] = told[one] - samples.mean
+        yield row
+
+
+def in_file(content: Any, file: Path) -> dict[Definition, float]:
+    """The means that a tool's file tells, in seconds or per second. UsageError where it is of no
+    tool that is known here."""
+    tools = {
+        "vllm": "mean_ttft_ms", "aiperf": "time_to_first_token", "guidellm": "benchmarks",
+    }  # fmt: skip
+    content = content if isinstance(content, dict) else {}
+    tool = next((name for name, key in tools.items() if key in content), None)
+    if tool is None:
+        keys = ", ".join(f"{key} ({name})" for name, key in tools.items())
+        raise UsageError(f"{file} is no result of a tool that is known: it has none of {keys}")
+    found = {}
+    for one in DEFINITIONS:
+        if one.tool == tool and (value := _mean(content, tool, one)) is not None:
+            found[one] = value / one.unit
+    return found
+
+
+def _mean(content: Mapping[str, Any], tool: str, one: Definition) -> float | None:
+    if tool == "vllm":
+        return content.get(one.name if one.quantity.endswith("/s") else f"mean_{one.name}")
+    try:
+        if tool == "aiperf":
+            mean: float = content[one.name]["avg"]
+        else:
+            metrics = content["benchmarks"][0]["metrics"]
+            mean = metrics[one.name]["successful"]["mean"]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return mean
+
+
+def shown(found: Sequence[Mapping[str, Any]], title: str) -> Table:
+    with_file = any("in_file" in row for row in found)
+    names = ["by", "mean", "P50", "P99", *(["in the file", "left over"] if with_file else [])]
+    made = numbers_table("quantity", names, title=title)
+    made.add_column("what makes the mean differ from ours")
+    for row in found:
+        show = number if row["quantity"].endswith("/s") else seconds
+        cells = [_cell(row[key], show) for key in ("mean", "p50", "p99")]
+        if with_file:
+            cells += [_cell(row.get("in_file"), show), _cell(row.get("left"), show, signed=True)]
+        why = [f"{word} ({_cell(by, show, signed=True)})" for word, by in row["differs"].items()]
+        first = row["quantity"] if row["tool"] == HARNESS else ""
+        made.add_row(first, f"{row['tool']} {row['name']}", *cells, "; ".join(why))
+    return made
+
+
+def _cell(value: float | None, show: Callable[[float], str], *, signed: bool = False) -> str:
+    if value is None:
+        return ""
+    return f"{'+' if signed and value > 0 else ''}{show(value)}"
+
+
+@ends_in_order
+def main(arguments: Sequence[str] | None = None) -> int:
+    about = parser("explain", __doc__)
+    about.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
+    about.add_argument("file", type=Path, nargs="?", metavar="FILE",
+                       help="a result of vllm bench serve, AIPerf or GuideLLM (JSON)")  # fmt: skip
+    about.add_argument("--json", type=Path, metavar="OUT", help="the same as JSON")
+    chosen = about.parse_args(arguments)
+    run = FinishedRun.load(chosen.run)
+    told = in_file(read_json(chosen.file), chosen.file) if chosen.file else {}
+    found = list(rows(run.requests, told))
+    label = "SIMULATED" if run.manifest["simulated"] else "measured"
+    Console().print(shown(found, f"{run.path.name}, {label}, {run.invalid or 'VALID'}"))
+    if chosen.json:
+        chosen.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

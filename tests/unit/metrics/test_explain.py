@@ -1,0 +1,119 @@
+"""One run by several tools' definitions, and why their numbers differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.exporting.__main__ import main as export
+from harness.exporting.conventions import Samples, percentile
+from harness.exporting.explain import main as explain
+from tests.unit.metrics.service import Service, steady, write_run
+
+
+def late_and_failed() -> Service:
+    """The client sends the first request 0.25 s late. Two are answered in full, in chunks of two
+    tokens and of one; the third fails after its first token."""
+    service = Service((0.0, 3), (1.0, 2), (1.5, 4))
+    service.complete(0, 0.5, 0.5, 0.9, lag_s=0.25)
+    service.complete(1, 1.25, 1.35)
+    service.send(2)
+    service.tokens(2, 3.5)
+    service.fail(2, "gone")
+    return service
+
+
+def explained(folder: Path, *more: str) -> dict[str, dict[str, Any]]:
+    out = folder / "explained.json"
+    assert explain([str(folder), *more, "--json", str(out)]) == 0
+    return {f"{row['tool']} {row['name']}": row for row in json.loads(out.read_text())}
+
+
+def test_each_tools_mean_is_ours_and_the_steps_between(tmp_path: Path) -> None:
+    found = explained(write_run(tmp_path, late_and_failed()))
+    ours, theirs = found["harness ttft_s"], found["vllm ttft_ms"]
+    assert ours["mean"] == pytest.approx((0.5 + 0.25 + 2.0) / 3)
+    assert theirs["mean"] == pytest.approx((0.25 + 0.25) / 2)
+    assert theirs["differs"] == {
+        "counts from the sending": pytest.approx(-0.25 / 3),
+        "completed requests alone": pytest.approx(0.25 - 2.5 / 3),
+    }
+    of = {row["quantity"]: row for row in reversed(found.values()) if row["tool"] == "harness"}
+    for row in found.values():
+        steps = sum(row["differs"].values())
+        assert row["mean"] == pytest.approx(of[row["quantity"]]["mean"] + steps), row["name"]
+
+
+def test_a_mean_by_tokens_and_one_by_requests(tmp_path: Path) -> None:
+    found = explained(write_run(tmp_path, late_and_failed()))
+    assert found["harness tpot_s"]["mean"] == pytest.approx((0.2 + 0.1) / 2)
+    by_token = found["guidellm inter_token_latency_ms"]
+    assert by_token["mean"] == pytest.approx((0.4 + 0.1) / 3)
+    assert by_token["differs"] == {"weighted by tokens": pytest.approx(0.5 / 3 - 0.15)}
+    assert found["guidellm time_per_output_token_ms"]["mean"] == pytest.approx((0.65 + 0.35) / 5)
+
+
+def test_windows_of_rates(tmp_path: Path) -> None:
+    found = explained(write_run(tmp_path, late_and_failed()))
+    assert found["harness request_throughput_per_s"]["mean"] == pytest.approx(2 / 3.5)
+    vllm = found["vllm output_throughput"]
+    assert vllm["mean"] == pytest.approx(5 / 3.25)
+    assert set(vllm["differs"]) == {
+        "window begins with the first sending", "completed requests alone",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("tool", "file"), [("vllm", "vllm.json"), ("aiperf", "aiperf.json")])
+def test_nothing_is_left_over_from_a_file_of_this_run(tmp_path: Path, tool: str, file: str) -> None:
+    folder = write_run(tmp_path, late_and_failed())
+    assert export([str(folder), "--to", tool]) == 0
+    found = explained(folder, str(folder / file))
+    rows = [row for row in found.values() if row["tool"] == tool]
+    assert {row["name"] for row in rows if "in_file" not in row} == set()
+    for row in rows:
+        assert row["left"] == pytest.approx(0.0, abs=1e-9), row["name"]
+
+
+def test_what_a_file_has_more_is_left_over(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, steady(20))
+    ours = explained(folder)["guidellm time_to_first_token_ms"]["mean"]
+    file = tmp_path / "guidellm.json"
+    mean = {"successful": {"mean": 1e3 * ours + 7.0}}
+    file.write_text(json.dumps({"benchmarks": [{"metrics": {"time_to_first_token_ms": mean}}]}))
+    row = explained(folder, str(file))["guidellm time_to_first_token_ms"]
+    assert row["left"] == pytest.approx(7e-3)
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}', "[]", "{"])
+def test_a_file_of_no_known_tool_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    folder = write_run(tmp_path, steady(5))
+    (tmp_path / "other.json").write_text(content)
+    assert explain([str(folder), str(tmp_path / "other.json")]) == 2
+    assert "other.json is " in capsys.readouterr().err
+
+
+def test_weighted_percentiles_are_those_of_each_value_repeated() -> None:
+    samples = Samples(np.array([3.0, 1.0, 2.0]), np.array([2.0, 5.0, 3.0]))
+    repeated = np.repeat(samples.values, samples.weights.astype(int))
+    for share in (10.0, 50.0, 55.0, 90.0, 99.0):
+        expected = np.percentile(repeated, share, method="inverted_cdf")
+        assert percentile(samples, share) == expected
+
+
+def test_aiperfs_file_has_its_own_definitions(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, late_and_failed())
+    assert export([str(folder), "--to", "aiperf"]) == 0
+    found = json.loads((folder / "aiperf.json").read_text())
+    assert found["time_to_first_token"]["count"] == 2
+    assert found["inter_token_latency"]["avg"] == pytest.approx(150.0)
+    assert found["inter_chunk_latency"]["sum"] == pytest.approx(500.0)
+    assert found["output_token_throughput_per_user"]["avg"] == pytest.approx((5 + 10) / 2)
+    assert (found["request_count"]["avg"], found["error_request_count"]["avg"]) == (2, 1)
+    assert found["benchmark_duration"]["avg"] == pytest.approx(3.25)
+    assert (found["simulated"], found["schema_version"]) == (True, "1.4")
