@@ -44,14 +44,14 @@ def hardware(num_devices: int = 4, **changes: float) -> Hardware:
 def private(
     engine: str, num_instances: int, *, model: str = "tiny-llama", kv_blocks: int = SHARED_BLOCKS,
     page_layers: int | None = 1, resident: Mapping[int, range] | None = None,
-    on: Hardware | None = None, **elastic: Any,
+    on: Hardware | None = None, attention: str = "auto", **elastic: Any,
 ) -> Iterator[Bed]:  # fmt: skip
     """A bed of its own: of tests that kill, or whose links are paced. A live one's prompts are
     clear (`tests.exactness`)."""
     node = composed(f"engine={engine}").engine
     node.num_kv_blocks = kv_blocks
     if engine == "torch":
-        node.device, node.num_threads = "cpu", 1
+        node.device, node.num_threads, node.attention = "cpu", 1, attention
         for key, value in elastic.items():
             node.elastic[key] = value
     with testbed.start(

@@ -20,6 +20,7 @@ from harness.engine.kv_cache import new_cache
 from harness.engine.linear import LoadedLayers
 from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
+from harness.engine.torch_kernels import TorchKernels
 from harness.engine.work import BatchWork, Chunk
 from harness.model_spec import ModelSpec
 from harness.prompts import prompt_ids
@@ -57,9 +58,10 @@ class Reference(Runner):
 def _runner(model: ModelSpec) -> Reference:
     torch.set_num_threads(1)  # others are at work beside it
     device = torch.device("cpu")
-    layers = LoadedLayers(model, device)
+    kernels = TorchKernels(model, device)
+    layers = LoadedLayers(model, device, kernels.linear)
     kv = new_cache(model, BLOCKS, 16, device)
-    decoder = TransformerDecoder(model, layers.ends, device)
+    decoder = TransformerDecoder(model, layers.ends, kernels)
     return Reference(model, decoder, layers.on_device, kv, device)
 
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from harness.configuration.checks import at_least, one_of, positive, require
+from harness.engine.attention_choice import check_choice
 from harness.pooled.plan import PoolConfig
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -44,6 +45,7 @@ class TorchElasticConfig:
 @dataclass(kw_only=True, slots=True)
 class TorchConfig:
     device: str  # auto, cpu or cuda
+    attention: str  # auto, torch or vllm: whose kernels; auto is torch today
     block_tokens: int
     num_kv_blocks: int | None  # per instance; null: as many as the memory below holds
     memory_fraction: float  # of a GPU's memory, for weights and KV of all its instances
@@ -58,6 +60,7 @@ class TorchConfig:
     def __post_init__(self) -> None:
         one_of(self.device, DEVICES, "engine.device")
         at_least(self, 1, "engine", *AT_LEAST_ONE)
+        check_choice(self.attention, self.device, self.block_tokens)
         threads, most = self.num_threads, os.cpu_count() or 1
         told = f"engine.num_threads={threads} must be at most {most}, the cores here"
         require(threads is None or threads <= most, told)

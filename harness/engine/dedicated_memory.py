@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import torch
 
+from harness.engine.attention_choice import kernels_of
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.config import TorchConfig
 from harness.engine.cuda import bytes_left
@@ -22,15 +23,16 @@ class DedicatedMemory:
     def __init__(self, loop: CommandLoop, setup: Header) -> None:
         self._loop = loop
         device, spec, config = loop.device, setup["spec"], setup["config"]
-        self._layers = LoadedLayers(spec, device)
+        kernels = kernels_of(config.attention, spec, device)
+        self._layers = LoadedLayers(spec, device, kernels.linear)
         num_blocks = config.num_kv_blocks or fitting_blocks(
             spec, device, config, setup["num_workers"]
         )
         cache = new_cache(spec, num_blocks, config.block_tokens, device)
-        decoder = TransformerDecoder(spec, self._layers.ends, device)
+        decoder = TransformerDecoder(spec, self._layers.ends, kernels)
         self._runner = Runner(spec, decoder, self._layers.on_device, cache, device)
         warm_up(spec, self._layers.on_device[0], self._layers.ends, device, setup["warm_up_tokens"])
-        self.ready = {"num_kv_blocks": num_blocks}
+        self.ready = {"num_kv_blocks": num_blocks, "attention": kernels.name}
         self.in_streams = {"execute": self._execute, "reload": self._reload}
         self.at_once: dict[str, Work] = {}
 

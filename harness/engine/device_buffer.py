@@ -1,7 +1,7 @@
 """One device's memory as tensors: KV pages from the front, weights at the back, one buffer.
 
 `harness.elastic.device_layout` says where what lies. The flat bytes are the weights; on a CPU each
-layer has a shadow beside them, packed for oneDNN when it comes and gone when it goes.
+layer has a shadow beside them, packed for its products when it comes and gone when it goes.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from collections.abc import Iterable
 import torch
 
 from harness.elastic.device_layout import DeviceLayout
+from harness.engine.kernels import MakeLinear
 from harness.engine.kv_cache import KvCache
 from harness.engine.layout import elastic_shapes, elastic_tensors, views
-from harness.engine.linear import Ends, Layer, packed
+from harness.engine.linear import Ends, Layer
 from harness.engine.weights import HostWeights, Weights, torch_dtype
 
 
 class DeviceBuffer:
     """`layers`: those on the device now, as `Runner` takes them."""
 
-    def __init__(self, layout: DeviceLayout, device: torch.device) -> None:
-        self.layout, self.device = layout, device
+    def __init__(self, layout: DeviceLayout, device: torch.device, linear: MakeLinear) -> None:
+        self.layout, self.device, self._linear = layout, device, linear
         self.bytes = torch.zeros(layout.memory_bytes, dtype=torch.uint8, device=device)
         self.layers: dict[int, Layer] = {}
         self.ends = Ends()
@@ -39,9 +40,9 @@ class DeviceBuffer:
 
     def adopt(self, layer: int) -> None:
         """The bytes of `layer` are there: has batches use them."""
-        weights = {name: packed(name, view) for name, view in self._views(layer).items()}
-        self.layers[layer] = Layer(weights)
-        self.ends.adopt(weights)
+        weights = self._views(layer)
+        self.layers[layer] = Layer(weights, self._linear)
+        self.ends.adopt(weights, self._linear)
 
     def forget(self, layer: int) -> None:
         """Batches do not use `layer` any more; zeros, so that its bytes read as KV are numbers."""

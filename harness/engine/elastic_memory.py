@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 
+from harness.engine.attention_choice import kernels_of
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
 from harness.engine.cuda import finish
@@ -32,14 +33,19 @@ class ElasticMemory:
         self._loop = loop
         device, layout, config = loop.device, setup["layout"], setup["config"].elastic
         spec = layout.spec
-        self._buffer = buffer = DeviceBuffer(layout, device)
+        kernels = kernels_of(setup["config"].attention, spec, device)
+        self._buffer = buffer = DeviceBuffer(layout, device, kernels.linear)
         if setup["write"]:
             write_elastic(spec, setup["write"])
         buffer.fill(setup["resident"])
         links = PacedLinks(setup["links_file"], setup["num_links"])
         self._mesh = mesh = Mesh(invitations, self._on_peer, self._on_lost, loop.fail)
         runner = Runner(
-            spec, TransformerDecoder(spec, buffer.ends, device), buffer.layers, buffer.cache, device
+            spec,
+            TransformerDecoder(spec, buffer.ends, kernels),
+            buffer.layers,
+            buffer.cache,
+            device,
         )
         peers = Peers(mesh, links, loop.stream, runner.dtype, device)
         self._in_flight = InFlight(setup["name"], runner, config, loop, peers)
@@ -47,7 +53,7 @@ class ElasticMemory:
         self._loads = LayerLoads(loop, buffer, self._copies, mesh, self._in_flight.arrivals)
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
             warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
-        self.ready: Header = {}
+        self.ready: Header = {"attention": kernels.name}
         self.in_streams = (
             self._copies.in_streams | self._loads.in_streams | {"forget": self._forget}
         )

@@ -15,9 +15,11 @@ from harness.clock import WallLoop
 from harness.cluster import Cluster
 from harness.cost.profile import HardwareProfile
 from harness.device.caching_pool import CachingPool
+from harness.engine import attention_choice
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
+from harness.engine.device_share import gpu_share_bytes
 from harness.engine.elastic import TorchElastic
 from harness.engine.hf_config import check_config
 from harness.engine.instance import LiveRun, TorchInstance
@@ -52,6 +54,7 @@ class TorchEngine:
         require_gpu(experiment.hardware, "torch", on_cpu=self._config.device == "cpu")
         own = [each.own for each in experiment.placements if each.own is not None]
         check_models([*experiment.models.values(), *own])
+        self._check_attention([*experiment.models.values(), *own])
         if any(placement.gained_bytes for placement in experiment.placements):
             raise UsageError(
                 "engine=torch cannot stream layers from host memory in each iteration: choose "
@@ -72,6 +75,16 @@ class TorchEngine:
                 yield cluster
             else:
                 yield experiment.cluster(instances=self._dedicated(workers, experiment))
+
+    def _check_attention(self, models: Iterable[ModelSpec]) -> None:
+        """UsageError where the chosen kernels run neither here nor with these models."""
+        attention, device = self._config.attention, self._config.device
+        if attention == "vllm" and gpu_share_bytes(device, 1) is not None:
+            raise UsageError(
+                "engine.attention=vllm is for CPUs, and engine.device=auto takes this machine's "
+                "GPU: choose engine.device=cpu"
+            )
+        attention_choice.check_models(attention, models)
 
     def _dedicated(self, workers: Workers, experiment: Experiment) -> list[TorchInstance]:
         """An instance for each placement, which has its model for good."""

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.engine.attention import CacheAttention
 from harness.engine.command_loop import CommandLoop
 from harness.engine.config import TorchElasticConfig
 from harness.engine.given_up import Abandoned, Arrivals, GivenUp
+from harness.engine.kernels import BatchAttention
 from harness.engine.mesh import PeerLost, Peers, bytes_of
 from harness.engine.model import Step
 from harness.engine.routed_attention import LentAttention, RoutedAttention
@@ -38,7 +38,7 @@ class _Stage:
     stop: threading.Event
     step: Step
     sampled: torch.Tensor | None
-    parts: list[CacheAttention]  # this worker's own, to be advanced
+    parts: list[BatchAttention]  # this worker's own, to be advanced
     next_step: int = 0
 
 
@@ -130,7 +130,7 @@ class InFlight:
             self._loop.end(seq)
             return
         with torch.inference_mode():
-            parts: list[CacheAttention] = []
+            parts: list[BatchAttention] = []
             attend = self._routed.routed(work, parts, lambda: self._step)
             step, sampled = self._runner.step(work.batch, attend)
         stage = _Stage(work, seq, stop, step, sampled, parts)

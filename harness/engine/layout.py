@@ -14,7 +14,7 @@ from math import prod
 
 import torch
 
-from harness.engine.linear import Ends, Layer
+from harness.engine.linear import Ends, Layer, TorchLinear
 from harness.engine.weights import ENDS, HostWeights, Weights, fused_shapes, torch_dtype
 from harness.model_spec import ModelSpec
 
@@ -40,13 +40,13 @@ def write_model(spec: ModelSpec, files: Iterable[int]) -> None:
 
 def model_in(buffer: torch.Tensor, spec: ModelSpec, at_bytes: int) -> tuple[Ends, dict[int, Layer]]:
     """The pooled model whose bytes lie in `buffer` from `at_bytes` on, now or later: views, no
-    copies."""
+    copies, hence torch's products, which take them as they are."""
     ends, layers = Ends(), {}
     weights, at = views(buffer, spec, fused_shapes(spec, ENDS), at_bytes)
-    ends.adopt(weights)
+    ends.adopt(weights, TorchLinear)
     for layer in range(spec.num_layers):
         weights, at = views(buffer, spec, fused_shapes(spec, layer), at)
-        layers[layer] = Layer(weights)
+        layers[layer] = Layer(weights, TorchLinear)
     return ends, layers
 
 

@@ -9,14 +9,13 @@ import torch
 from torch.nn.functional import linear
 
 from harness.engine.cuda import staged
+from harness.engine.kernels import Linear, MakeLinear
 from harness.engine.weights import HostWeights, Weights
 from harness.model_spec import ModelSpec
 
-MATRICES = ("qkv", "o", "gate_up", "down", "lm_head")
 
-
-class Linear:
-    """y = x Wᵀ, plus a bias or a residual. W is a plain tensor, or one packed by `placed`.
+class TorchLinear:
+    """Answers `Linear`. W is a plain tensor, or one from `packed`.
 
     Float32 on a CPU goes to oneDNN: measured with 64 rows on an AVX-512 AMD, its product is 2 to 4
     times as fast as MKL's behind `linear`, and equals it up to the order of the sums. It is as
@@ -51,15 +50,15 @@ class Linear:
 
 
 class Layer:
-    """One decoder layer, of weights that are on their device."""
+    """One decoder layer, of weights that are on their device. `linear` makes its products."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, linear: MakeLinear) -> None:
         self.input_norm = weights["input_norm"]
-        self.qkv = Linear(weights["qkv"], weights.get("qkv_bias"))
-        self.o = Linear(weights["o"])
+        self.qkv = linear(weights["qkv"], weights.get("qkv_bias"))
+        self.o = linear(weights["o"], None)
         self.post_norm = weights["post_norm"]
-        self.gate_up = Linear(weights["gate_up"])
-        self.down = Linear(weights["down"])
+        self.gate_up = linear(weights["gate_up"], None)
+        self.down = linear(weights["down"], None)
 
 
 class Ends:
@@ -70,28 +69,28 @@ class Ends:
     norm: torch.Tensor
     lm_head: Linear
 
-    def adopt(self, weights: Weights) -> None:
+    def adopt(self, weights: Weights, linear: MakeLinear) -> None:
         """Takes over those of `weights` that are there. Without a head of its own the model has its
         embeddings'."""
         if "embed" in weights:
             self.embed = weights["embed"]
         if "norm" in weights:
             self.norm = weights["norm"]
-            self.lm_head = Linear(weights["lm_head" if "lm_head" in weights else "embed"])
+            self.lm_head = linear(weights["lm_head" if "lm_head" in weights else "embed"], None)
 
 
 class LoadedLayers:
     """A model on its device, with copies of its layers in host memory."""
 
-    def __init__(self, spec: ModelSpec, device: torch.device) -> None:
+    def __init__(self, spec: ModelSpec, device: torch.device, linear: MakeLinear) -> None:
         source = HostWeights(spec)
-        self._device = device
+        self._device, self._linear = device, linear
         self._host = [
             {name: staged(tensor, device) for name, tensor in source.tensors(index).items()}
             for index in range(spec.num_layers)
         ]  # page-locked where a GPU will fetch them
         self.ends = Ends()
-        self.ends.adopt(placed(source.ends(), device))
+        self.ends.adopt(placed(source.ends(), device), linear)
         self.on_device: dict[int, Layer] = {}
         self.load()
 
@@ -100,20 +99,20 @@ class LoadedLayers:
         their own."""
         self.on_device.clear()
         for layer, weights in enumerate(self._host):
-            self.on_device[layer] = Layer(placed(weights, self._device))
+            self.on_device[layer] = Layer(placed(weights, self._device), self._linear)
 
 
 def placed(host: Weights, device: torch.device) -> Weights:
-    """A copy on `device`."""
+    """A copy on `device`; of a CPU's, what products do not pack stays where it is."""
     if device.type == "cpu":
-        return {name: packed(name, tensor) for name, tensor in host.items()}
+        return host
     return {name: tensor.to(device, copy=True) for name, tensor in host.items()}
 
 
-def packed(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def packed(matrix: torch.Tensor) -> torch.Tensor:
     """A float32 matrix in a CPU's memory as a copy that is packed for oneDNN, as torch's own
-    compiler does; any other tensor itself."""
-    if name in MATRICES and tensor.device.type == "cpu" and tensor.dtype == torch.float32:
-        copy: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(tensor)
+    compiler does; any other matrix itself."""
+    if matrix.device.type == "cpu" and matrix.dtype == torch.float32:
+        copy: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(matrix)
         return copy
-    return tensor
+    return matrix

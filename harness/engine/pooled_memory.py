@@ -10,6 +10,7 @@ import gc
 
 import torch
 
+from harness.engine.attention_choice import kernels_of
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.cuda import finish, release_cached
@@ -33,6 +34,10 @@ class PooledMemory:
             write_model(self._specs[name], files)
         # Written to, so that its pages are there before the first load.
         plan, pool = setup["plan"], setup["config"].pool
+        self._kernels = {
+            name: kernels_of(setup["config"].attention, spec, device)
+            for name, spec in self._specs.items()
+        }
         self._weights = torch.full((plan.weights_bytes,), 0, dtype=torch.uint8, device=device)
         self._kv = KvMemory(
             plan, self._specs.values(), setup["kv_file"], pool.host_kv_bytes, device
@@ -44,7 +49,10 @@ class PooledMemory:
         self._runners: dict[tuple[str, int], Runner] = {}  # model and place -> what runs it there
         for name in self._specs:
             self._warm_up(self._runner(name, 0))
-        self.ready = {"speeds": self._speeds() if setup["time"] else {}}
+        self.ready = {
+            "speeds": self._speeds() if setup["time"] else {},
+            "attention": next(iter(self._kernels.values())).name,
+        }
         self.in_streams: dict[str, Work] = {
             "execute": self._execute, "relocate": self._relocate, "collect": self._collect,
             "load": self._load, "copy_out": self._copy_out, "copy_in": self._copy_in,
@@ -93,7 +101,7 @@ class PooledMemory:
             spec = self._specs[name]
             ends, layers = model_in(self._weights, spec, at_bytes)
             cache = self._kv.cache(spec)
-            decoder = TransformerDecoder(spec, ends, self._device)
+            decoder = TransformerDecoder(spec, ends, self._kernels[name])
             self._runners[name, at_bytes] = Runner(spec, decoder, layers, cache, self._device)
         return self._runners[name, at_bytes]
 

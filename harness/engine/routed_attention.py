@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.engine.attention import CacheAttention
 from harness.engine.command_loop import Stream
 from harness.engine.given_up import Abandoned, GivenUp
+from harness.engine.kernels import BatchAttention
 from harness.engine.mesh import PeerLost, Peers
 from harness.engine.model import Attend
 from harness.engine.runner import Runner
@@ -34,10 +34,10 @@ class RoutedAttention:
         self._results: dict[Answer, queue.SimpleQueue[bytes | None]] = {}
         self._lock = threading.Lock()
 
-    def routed(self, work: StageWork, own: list[CacheAttention], step: Callable[[], int]) -> Attend:
+    def routed(self, work: StageWork, own: list[BatchAttention], step: Callable[[], int]) -> Attend:
         """Attention of a stage: page group by page group, each part where its KV is. The parts
         that are this worker's are added to `own`. `step()`: the one that runs."""
-        plans: dict[int, list[tuple[Part, torch.Tensor | None, CacheAttention | None]]] = {}
+        plans: dict[int, list[tuple[Part, torch.Tensor | None, BatchAttention | None]]] = {}
         for group, parts in work.groups.items():
             plans[group] = []
             for part in parts:
@@ -80,7 +80,7 @@ class RoutedAttention:
 
     def _joined(
         self, work: StageWork, step: int, layer: int,
-        parts: list[tuple[Part, torch.Tensor | None, CacheAttention | None]],
+        parts: list[tuple[Part, torch.Tensor | None, BatchAttention | None]],
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
         """Asks the holders first, attends to its own meanwhile, and puts the results together."""
@@ -146,7 +146,7 @@ class _Held:
     """What a holder keeps for one page group of a batch's stage."""
 
     work: HoldWork
-    attention: CacheAttention
+    attention: BatchAttention
     step: int = 0
 
 

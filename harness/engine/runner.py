@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from harness.engine.attention import CacheAttention, cache_attention
+from harness.engine.kernels import BatchAttention
 from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Layer
 from harness.engine.model import Attend, Step, TransformerDecoder
@@ -47,9 +47,9 @@ class Runner:
                 tokens = self.picked(hidden, sampled)[: num_sampled(batch)]
                 yield tokens.tolist()
 
-    def attention(self, batch: BatchWork) -> CacheAttention:
+    def attention(self, batch: BatchWork) -> BatchAttention:
         """The attention of all of `batch`, whose KV is here."""
-        return cache_attention(self._cache, batch, self.device)
+        return self._decoder.kernels.attention(self._cache, batch)
 
     def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
         """`ids`: of the step's tokens. Gives their rows and those of padding."""

@@ -54,5 +54,6 @@ class Workers:
         return {
             "devices": [answer["device"] for answer in answers],
             "block_tokens": self._config.block_tokens,
+            "attention": answers[0]["attention"],
             "torch": answers[0]["torch"],
         }

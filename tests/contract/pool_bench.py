@@ -37,7 +37,9 @@ NAMES = {
 class PoolBench:
     """With `weights_of`, the weights buffer has room for these models together."""
 
-    def __init__(self, kind: str, run_dir: Path, weights_of: tuple[str, ...]) -> None:
+    def __init__(
+        self, kind: str, run_dir: Path, weights_of: tuple[str, ...], attention: str = "auto"
+    ) -> None:
         self.models = {name: model_spec(model) for name, model in NAMES.items()}
         weights = sum(device_weight_bytes(self.models[name]) for name in weights_of)
         hardware = replace(
@@ -53,6 +55,7 @@ class PoolBench:
         node.pool.model_cache_bytes = 2**30
         if kind == "torch":
             node.pool.cpu_device_bytes = hardware.memory_bytes
+            node.attention = attention
         engine = build(plain(node), "engine")
         self.loop: Loop = engine.make_loop()
         self.recorder = Recorder([])

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from harness.calibrate import zoo
+from harness.engine.attention_choice import kernels_of
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.cuda import device_name, finish_all, pick_device
 from harness.engine.kv_cache import new_cache
@@ -52,10 +53,11 @@ def step_s(runner: Runner, device: torch.device, num_requests: int) -> float:
 
 def measure(spec: ModelSpec, hardware: str) -> dict[str, Any]:
     device = pick_device("auto", 0)
-    layers = LoadedLayers(spec, device)
+    kernels = kernels_of("auto", spec, device)
+    layers = LoadedLayers(spec, device, kernels.linear)
     num_blocks = max(REQUESTS) * -(-(CONTEXT + STEPS) // BLOCK_TOKENS)
     cache = new_cache(spec, num_blocks, BLOCK_TOKENS, device)
-    decoder = TransformerDecoder(spec, layers.ends, device)
+    decoder = TransformerDecoder(spec, layers.ends, kernels)
     runner = Runner(spec, decoder, layers.on_device, cache, device)
     bytes_per_s = zoo.hardware(hardware).memory_bandwidth_bytes_per_s
     return {

@@ -13,6 +13,7 @@ import torch
 
 from harness.device.block_pool import BlockPool
 from harness.device.caching_pool import CachingPool
+from harness.engine.attention_choice import kernels_of
 from harness.engine.block_tables import BlockTables, SlabTables
 from harness.engine.instance import Tables
 from harness.engine.kv_cache import new_cache
@@ -55,15 +56,17 @@ def spec_like(directory: Path, **changes: object) -> ModelSpec:
     return replace(SPEC, path=str(directory), **changes)
 
 
-def loaded(spec: ModelSpec) -> LoadedLayers:
-    return LoadedLayers(spec, CPU)
+def loaded(spec: ModelSpec, attention: str = "torch") -> LoadedLayers:
+    return LoadedLayers(spec, CPU, kernels_of(attention, spec, CPU).linear)
 
 
 def runner_of(
-    layers: LoadedLayers, spec: ModelSpec, num_blocks: int = 64, block_tokens: int = 8
-) -> Runner:
+    layers: LoadedLayers, spec: ModelSpec, num_blocks: int = 64, block_tokens: int = 8,
+    attention: str = "torch",
+) -> Runner:  # fmt: skip
     cache = new_cache(spec, num_blocks, block_tokens, CPU)
-    return Runner(spec, TransformerDecoder(spec, layers.ends, CPU), layers.on_device, cache, CPU)
+    decoder = TransformerDecoder(spec, layers.ends, kernels_of(attention, spec, CPU))
+    return Runner(spec, decoder, layers.on_device, cache, CPU)
 
 
 def in_flat_buffer(spec: ModelSpec) -> torch.Tensor:
@@ -126,14 +129,20 @@ class Server:
             self.pool.check()
 
 
-def paged(layers: LoadedLayers, spec: ModelSpec, num_blocks: int, block_tokens: int) -> Server:
+def paged(
+    layers: LoadedLayers, spec: ModelSpec, num_blocks: int, block_tokens: int,
+    attention: str = "torch",
+) -> Server:  # fmt: skip
     """As a worker with one model for good has it."""
     pool = CachingPool(num_blocks, block_tokens)
-    runner = runner_of(layers, spec, num_blocks, block_tokens)
+    runner = runner_of(layers, spec, num_blocks, block_tokens, attention)
     return Server(runner, pool, BlockTables(pool), spec.vocab_size)
 
 
-def slabbed(buffer: torch.Tensor, spec: ModelSpec, num_blocks: int, block_tokens: int) -> Server:
+def slabbed(
+    buffer: torch.Tensor, spec: ModelSpec, num_blocks: int, block_tokens: int,
+    attention: str = "torch",
+) -> Server:  # fmt: skip
     """As a pooled worker has it: weights in a flat buffer, KV in slabs that whole blocks do not
     fill, between those of another shape."""
     shape = device_shape(spec, block_tokens)
@@ -152,5 +161,6 @@ def slabbed(buffer: torch.Tensor, spec: ModelSpec, num_blocks: int, block_tokens
         memory = KvMemory(plan, [spec], file.fileno(), mmap.PAGESIZE, CPU)
     ends, layers = model_in(buffer, spec, 0)
     cache = memory.cache(spec)
-    runner = Runner(spec, TransformerDecoder(spec, ends, CPU), layers, cache, CPU)
+    decoder = TransformerDecoder(spec, ends, kernels_of(attention, spec, CPU))
+    runner = Runner(spec, decoder, layers, cache, CPU)
     return Server(runner, pool, SlabTables(pool, slab_bytes), spec.vocab_size)

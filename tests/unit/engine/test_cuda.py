@@ -29,7 +29,7 @@ from harness.engine.host_memory import memory_file
 from harness.engine.kv_memory import Blocks, KvMemory
 from harness.engine.layer_loads import LayerLoads
 from harness.engine.layout import write_model
-from harness.engine.linear import LoadedLayers, placed
+from harness.engine.linear import LoadedLayers, TorchLinear, packed, placed
 from harness.engine.loader import HostLink, Source, WeightsLoader
 from harness.engine.pooled_memory import PooledMemory
 from harness.engine.runner import Runner, padding_rows
@@ -165,7 +165,7 @@ def test_host_layers_are_page_locked_before_they_are_fetched(calls: Calls) -> No
     source = HostWeights(SPEC)
     num_tensors = sum(len(source.tensors(layer)) for layer in range(SPEC.num_layers))
     calls.made.clear()
-    LoadedLayers(SPEC, CPU)
+    LoadedLayers(SPEC, CPU, TorchLinear)
     assert calls.made.count("lock") == num_tensors
 
 
@@ -231,7 +231,7 @@ def test_elastic_copies_are_over_before_the_answer(calls: Calls) -> None:
 def test_a_layer_is_there_before_others_are_told(calls: Calls) -> None:
     """Of a peer, and one that is forgotten, whose bytes are pages next."""
     layout = DeviceLayout(SPEC, memory_for_blocks(SPEC, 16, 4), 16)
-    buffer = DeviceBuffer(layout, CPU)
+    buffer = DeviceBuffer(layout, CPU, TorchLinear)
     stream = SimpleNamespace(put=calls.note("adopt"))
     loop: Any = SimpleNamespace(answer=calls_answer(calls), stream=lambda name: stream)
     none: Any = None
@@ -255,7 +255,8 @@ def test_what_a_gpu_does_without() -> None:
     """Padding, packing and warming up are oneDNN's; torch's meta device stands for a GPU."""
     meta = torch.device("meta")
     weights = placed({"qkv": torch.zeros(8, 4), "input_norm": torch.zeros(4)}, meta)
-    assert [(w.device, w.is_mkldnn) for w in weights.values()] == [(meta, False)] * 2
+    assert [weight.device for weight in weights.values()] == [meta, meta]
+    assert packed(weights["qkv"]) is weights["qkv"]
     none: Any = None
     runner = Runner(SPEC, none, {}, none, meta)
     assert padding_rows(33) == 1
@@ -273,7 +274,7 @@ def test_attention_with_a_mask_is_that_in_two_parts() -> None:
 
 def test_the_engine_asks_cuda_in_one_file() -> None:
     """A branch elsewhere would have no stand-in."""
-    by_name = {"cuda.py", "config.py", "device_share.py", "engine.py"}  # engine.device's values
+    by_name = {"attention_choice.py", "config.py", "cuda.py", "device_share.py", "engine.py"}
     cpu_alone = {"attention.py", "linear.py", "runner.py", "warm_up.py"}  # above: what a GPU does
     found = {path.name for path in ENGINE.glob("*.py") if CUDA_WORDS.search(path.read_text())}
     assert found == by_name | cpu_alone

@@ -11,7 +11,7 @@ import torch
 from harness.engine import attention
 from harness.engine.attention import cache_attention
 from harness.engine.hf_config import check_config
-from harness.engine.linear import Linear
+from harness.engine.linear import TorchLinear
 from harness.engine.runner import padding_rows
 from harness.engine.warm_up import warm_up
 from harness.engine.weights import HostWeights, save_checkpoint
@@ -57,13 +57,13 @@ def test_iterations_have_no_product_that_was_not_prepared(monkeypatch: pytest.Mo
     seen: set[tuple[tuple[int, ...], int]] = set()  # the matrix's shape, and rows
 
     def written_down(name: str) -> None:
-        real = getattr(Linear, name)
+        real = getattr(TorchLinear, name)
 
-        def product(self: Linear, x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        def product(self: TorchLinear, x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
             seen.add((tuple(self._weight.shape), len(x)))
             return real(self, x, *more)
 
-        monkeypatch.setattr(Linear, name, product)
+        monkeypatch.setattr(TorchLinear, name, product)
 
     written_down("__call__")
     written_down("plus")
