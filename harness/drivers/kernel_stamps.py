@@ -8,6 +8,7 @@ so does it with TLS, whose bytes are read by OpenSSL.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 from contextlib import suppress
@@ -81,17 +82,30 @@ class StampedSocket:
         self._close(None)
 
     def _read(self) -> None:
+        """Reads once; of a socket with an error all that came before it, for libuv, which uvloop
+        polls by, does not call again: a reset right behind data would be missed."""
+        failed = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        while self._read_some() and failed:
+            pass
+        if failed:
+            self._close(OSError(failed, os.strerror(failed)))
+
+    def _read_some(self) -> bool:
+        """Whether there was anything, and there may be more."""
+        if self._closed:
+            return False
         try:
             data, notes, _, _ = self._sock.recvmsg(READ_BYTES, NOTE_BYTES)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:
             self._close(error)
-            return
+            return False
         if data:
             self._listener.received(data, _stamp_s(notes))
         else:
             self._close(None)
+        return bool(data)
 
     def _send(self) -> None:
         try:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden_server import GoldenServer, Script
+from harness.selftest.golden_server import GoldenServer
+from harness.selftest.script import Script
 from tests.running import run_command
 
 SECRET = "pa55w0rd-of-ann"

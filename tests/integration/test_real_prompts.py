@@ -11,7 +11,8 @@ import pytest
 from harness.errors import UsageError
 from harness.request import Prompt
 from harness.schedule import Schedule
-from tests.golden_server import GoldenServer, Script
+from harness.selftest.golden_server import GoldenServer
+from harness.selftest.script import Script
 from tests.running import run_here
 from tests.unit.workloads.texts import QUESTIONS, make_tokenizer, pairs, write_json
 

@@ -12,7 +12,8 @@ from harness.drivers.openai_http import OpenAiEngine
 from harness.engine_api import Experiment
 from harness.records.record import Recorder, TokenRecord
 from harness.request import Request
-from tests.golden_server import GoldenServer, Script
+from harness.selftest.golden_server import GoldenServer
+from harness.selftest.script import Script
 from tests.unit.drivers.specs import HARDWARE, TINY
 
 ASKED = 6

@@ -15,7 +15,8 @@ from harness.records.metrics import summarise
 from harness.records.record import Recorder
 from harness.records.tables import requests_table
 from harness.request import Prompt, Request
-from tests.golden_server import GoldenServer, Script
+from harness.selftest.golden_server import GoldenServer
+from harness.selftest.script import Script
 from tests.unit.drivers.test_http_endpoint import config, experiment_for, replay, send_all
 from tests.unit.metrics.service import absolute
 

@@ -17,7 +17,8 @@ from harness.drivers import connections as module
 from harness.drivers.connections import Connection, Connections, needed
 from harness.drivers.io_thread import IoThread
 from harness.records.record import Recorder
-from tests.golden_server import GoldenServer, Script
+from harness.selftest.golden_server import GoldenServer
+from harness.selftest.script import Script
 
 pytestmark = [pytest.mark.live, pytest.mark.alone]
 

@@ -15,7 +15,8 @@ from harness.drivers.openai_http import OpenAiEngine
 from harness.errors import UsageError
 from harness.records.record import Recorder
 from harness.request import Request
-from tests.golden_server import GoldenServer, Script
+from harness.selftest.golden_server import GoldenServer
+from harness.selftest.script import Script
 from tests.unit.drivers.endpoint import ASKED, config, experiment_for, replay, run, send_all
 from tests.unit.drivers.specs import TINY
 
@@ -71,7 +72,8 @@ def test_a_one_token_answer_completes(tmp_path: Path) -> None:
 
 FAULTS = {
     "http": (Script(status=500), 0, "HTTP 500: "),
-    "reset": (Script(reset_at=3, gap_s=0.01), 3, "after 3 of 6 tokens"),
+    "reset": (Script(reset_at=3, gap_s=0.01), 3, "connection lost, after 3 of 6 tokens"),
+    "with it": (Script(reset_at=3, events_per_write=9), 3, "connection lost, after 3 of 6 tokens"),
     "error": (Script(error_at=2), 2, "error in mid-stream after 2 of 6 tokens: out of cheese"),
     "together": (Script(error_at=2, events_per_write=9), 2, "out of cheese"),
     "garbage": (Script(garbage_at=2), 2, "no JSON object"),

@@ -15,7 +15,8 @@ import pytest
 from harness.drivers.openai_http import OpenAiEngine
 from harness.errors import RunError, UsageError
 from harness.request import Request
-from tests.golden_server import GoldenServer, Script
+from harness.selftest.golden_server import GoldenServer
+from harness.selftest.script import Script
 from tests.unit.drivers.endpoint import config, run
 
 pytestmark = [pytest.mark.live, pytest.mark.alone]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import sys
 import threading
 import time
@@ -34,7 +35,7 @@ class User:
 
     def __init__(self) -> None:
         self.reads: list[tuple[float, bytes | None, float]] = []
-        self.lent, self.read = threading.Event(), threading.Event()
+        self.lent, self.read, self.lost = (threading.Event() for _ in range(3))
 
     def connected(self, connection: Connection) -> None:
         self.connection, connection.user = connection, self
@@ -46,6 +47,8 @@ class User:
     def parse(self, read_s: float, data: bytes | None, since_s: float) -> None:
         self.reads.append((read_s, data, since_s))
         self.read.set()
+        if data is None:
+            self.lost.set()
 
     def wait(self) -> None:
         """For something read. An end that comes before is read with it, and has its stamp."""
@@ -118,6 +121,23 @@ def test_where_the_kernel_gives_no_stamps_the_client_stamps_and_says_so(
     assert read_s == since_s > after_s
     (heart,) = (event for event in recorder.events if event["kind"] == "heartbeat")
     assert heart["fields"]["stamped_by"] == "client"
+
+
+def test_a_reset_right_behind_data_ends_the_connection_once_all_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernel_stamps, "READ_BYTES", 2)
+    with connected() as (io, user, peer, _):
+        blocked, free = threading.Event(), threading.Event()
+        io.call(lambda: (blocked.set(), free.wait()))
+        assert blocked.wait(10)
+        peer.sendall(b"token")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()  # data and reset are there when the thread looks at the socket
+        free.set()
+        assert user.lost.wait(10)
+    assert b"".join(data or b"" for _, data, _ in user.reads) == b"token"
+    assert [data for _, data, _ in user.reads].index(None) == 3
 
 
 def test_a_message_that_the_kernel_does_not_take_at_once_is_sent_whole_and_in_order() -> None:

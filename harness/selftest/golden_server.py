@@ -1,56 +1,48 @@
 """An OpenAI-compatible server that does exactly what a script says, faults included.
 
 A client's measurement is judged against it: what it streamed, and when, is known. Raw sockets on
-a free loopback port, in a thread. It keeps the time of every write, on time.monotonic.
+a free port of the loopback interface, in a thread. It keeps the time of every write, and how far
+each is behind its script, on time.monotonic.
+
+    python -m harness.selftest.golden_server PLAY.json LOG.json
+
+is the server as a process of its own: it prints its port, plays PLAY.json (see `Play`), and writes
+what it saw when its standard input ends, which is at the latest when its parent dies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import socket
+import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from harness.files import write_text
+from harness.selftest.play import Play, prompt_hash
+from harness.selftest.script import Script, events
 
-@dataclass(kw_only=True)
-class Script:
-    """How one answer is streamed. Token positions count from 0; None: it does not happen."""
-
-    ttft_s: float = 0.0
-    gap_s: float = 0.0  # between events
-    tokens_per_event: int = 1
-    events_per_write: int = 1
-    write_bytes: int | None = None  # cuts what is written into pieces of this size
-    pad_bytes: int = 0  # further text in each event
-    usage: str = "continuous"  # continuous, final or none
-    status: int = 200
-    stall_at: int | None = None  # before this token, for stall_s
-    stall_s: float = 0.0
-    stop_at: int | None = None  # an end as by an end-of-sequence token
-    reset_at: int | None = None
-    error_at: int | None = None  # an error event in mid-stream
-    hang_at: int | None = None
-    cut_at: int | None = None  # the stream ends in order, but without finish and [DONE]
-    garbage_at: int | None = None  # an event that is not JSON
-    extra_tokens: int = 0  # beyond what was asked for
-    prompt_tokens: int | None = None  # that usage reports
-    cached_tokens: int | None = None  # of those
-    usage_tokens: int | None = None  # that the usage at the end claims
-    tool_calls: bool = False  # pieces of a tool call instead of text; chat only
-    endless: bool = False  # the stream stays open after [DONE]
-    error_bytes: int | None = None  # an error's body is this long
-    message: str = "out of cheese"  # of an error
+BACKLOG = 4096  # connections that may come at once
+SEEN = "/v1/seen"  # how many requests came so far
+AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 
 
 @dataclass
 class Answer:
     head: str  # the request's header, in lower case
     body: dict[str, Any]
+    received_s: float  # when the request was read to its end
     writes_s: list[float] = field(default_factory=list)
+    lags_s: list[float] = field(default_factory=list)  # of each write, behind the script
+    blocked_s: float = 0.0  # for which the client did not take what was written
 
 
 class GoldenServer:
@@ -65,6 +57,8 @@ class GoldenServer:
         self.metrics = ""  # the page at /metrics
         self.max_model_len: int | None = None  # that /models tells
         self.answers: list[Answer] = []
+        self.most_open = 0  # answers under way at once
+        self._num_open = 0
 
     @property
     def url(self) -> str:
@@ -84,7 +78,7 @@ class GoldenServer:
     async def _main(self, ready: Future[int]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._handlers: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=BACKLOG)
         ready.set_result(server.sockets[0].getsockname()[1])
         await self._stop.wait()
         server.close()
@@ -105,14 +99,22 @@ class GoldenServer:
             else:
                 length = int(head.split("content-length:")[1].split()[0])
                 body = json.loads(await reader.readexactly(length))
-                answer = Answer(head, body)
+                answer = Answer(head, body, time.monotonic())
                 self.answers.append(answer)
-                await self._stream(answer, self._script(body), writer)
+                await self._answer(answer, writer)
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client has gone: that is its right
         finally:
             writer.close()
+
+    async def _answer(self, answer: Answer, writer: asyncio.StreamWriter) -> None:
+        self._num_open += 1
+        self.most_open = max(self.most_open, self._num_open)
+        try:
+            await self._stream(answer, self._script(answer.body), writer)
+        finally:
+            self._num_open -= 1
 
     def _get(self, head: str, writer: asyncio.StreamWriter) -> None:
         if head.startswith("get /v1/models "):
@@ -121,6 +123,8 @@ class GoldenServer:
             _respond(writer, 200, json.dumps(listed).encode())
         elif head.startswith("get /metrics ") and self.metrics:
             _respond(writer, 200, self.metrics.encode())
+        elif head.startswith(f"get {SEEN} "):
+            _respond(writer, 200, json.dumps({"num_requests": len(self.answers)}).encode())
         else:
             _respond(writer, 404, b"{}")
 
@@ -128,18 +132,22 @@ class GoldenServer:
         if script.status != 200:
             body = b'{"error": {"message": "as scripted"}}'
             return _respond(writer, script.status, body.ljust(script.error_bytes or 0, b"x"))
+        writer.transport.set_write_buffer_limits(0)  # so that it shows what a client does not take
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
             b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
         )
-        await asyncio.sleep(script.ttft_s)
+        streamed = events(answer.body["max_tokens"], "messages" in answer.body, script)
+        due_s = answer.received_s + script.ttft_s
         pending: list[bytes] = []
-        for position, payload in _events(answer.body, script):
+        for position, payload in streamed:
             faults = {script.reset_at: "reset", script.hang_at: "hang", script.cut_at: "cut"}
             fault = faults.get(position) if position is not None else None
             if fault:
-                await self._write(writer, script, pending, answer)
+                await self._write(writer, script, pending, answer, due_s)
             if fault == "reset":
+                peer = writer.get_extra_info("socket")
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
                 writer.transport.abort()
                 return
             if fault == "hang":
@@ -147,73 +155,64 @@ class GoldenServer:
             if fault == "cut":
                 break
             if position is not None and position == script.stall_at:
-                await asyncio.sleep(script.stall_s)
+                due_s += script.stall_s
             pending.append(b"data: " + payload + b"\n\n")
             if len(pending) >= script.events_per_write:
-                await self._write(writer, script, pending, answer)
-                await asyncio.sleep(script.gap_s)
-        await self._write(writer, script, pending, answer)
+                await self._write(writer, script, pending, answer, due_s)
+                due_s += script.gap_s
+        await self._write(writer, script, pending, answer, due_s)
         if script.endless:
             await asyncio.Event().wait()
         writer.write(b"0\r\n\r\n")
 
     async def _write(
-        self, writer: asyncio.StreamWriter, script: Script, pending: list[bytes], answer: Answer
-    ) -> None:
+        self, writer: asyncio.StreamWriter, script: Script, pending: list[bytes], answer: Answer,
+        due_s: float,
+    ) -> None:  # fmt: skip
+        await asyncio.sleep(max(0.0, due_s - time.monotonic()))
         data = b"".join(pending)
         pending.clear()
         size = script.write_bytes or max(1, len(data))
         for start in range(0, len(data), size):
             piece = data[start : start + size]
+            now_s = time.monotonic()
             if start + size >= len(data):
-                answer.writes_s.append(time.monotonic())
+                answer.writes_s.append(now_s)
+                answer.lags_s.append(now_s - due_s)
             writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
             await writer.drain()
+            answer.blocked_s += time.monotonic() - now_s
             if script.write_bytes:
                 await asyncio.sleep(0.001)  # or the pieces would arrive as one
-
-
-def _events(body: dict[str, Any], script: Script) -> list[tuple[int | None, bytes]]:
-    """(position of its first token, payload) of each event; None where it has no token."""
-    chat = "messages" in body
-    asked = body["max_tokens"] + script.extra_tokens
-    total = asked if script.stop_at is None else min(asked, script.stop_at)
-    events: list[tuple[int | None, bytes]] = []
-    for position in range(0, total, script.tokens_per_event):
-        sent = min(position + script.tokens_per_event, total)
-        text = " word" * (sent - position) + "x" * script.pad_bytes
-        choice: dict[str, Any] = {"delta": {"content": text}} if chat else {"text": text}
-        if script.tool_calls:
-            choice = {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}
-        if sent == total:
-            choice["finish_reason"] = "length" if total == asked else "stop"
-        event: dict[str, Any] = {"choices": [choice]}
-        if script.usage == "continuous":
-            event["usage"] = _usage(script, sent)
-        covers = range(position, sent)
-        if script.error_at in covers:
-            event = {"error": {"message": script.message, "code": 500}}
-        events.append((position, json.dumps(event).encode()))
-        if script.error_at in covers:
-            break
-        if script.garbage_at in covers:
-            events[-1] = (position, b"{not json")
-    if script.usage in ("continuous", "final"):
-        told = total if script.usage_tokens is None else script.usage_tokens
-        usage = {"choices": [], "usage": _usage(script, told)}
-        events.append((None, json.dumps(usage).encode()))
-    return [*events, (None, b"[DONE]")]
-
-
-def _usage(script: Script, completion_tokens: int) -> dict[str, Any]:
-    usage: dict[str, Any] = {"completion_tokens": completion_tokens}
-    if script.prompt_tokens is not None:
-        usage["prompt_tokens"] = script.prompt_tokens
-    if script.cached_tokens is not None:
-        usage["prompt_tokens_details"] = {"cached_tokens": script.cached_tokens}
-    return usage
 
 
 def _respond(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
     head = f"HTTP/1.1 {status} As Scripted\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
     writer.write(head.encode() + b"\r\n" + body)
+
+
+def as_row(answer: Answer) -> dict[str, Any]:
+    """What LOG.json has of one answer: no prompt, but its hash."""
+    return {
+        "model": answer.body["model"],
+        "prompt": prompt_hash(answer.body),
+        "received_s": answer.received_s,
+        "writes_s": answer.writes_s,
+        "lags_s": answer.lags_s,
+        "blocked_s": answer.blocked_s,
+    }
+
+
+def main(play_path: str, log_path: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's Ctrl-C ends its input
+    play = Play.from_json(Path(play_path).read_text())
+    with GoldenServer(play, list(play.models)) as server:
+        server.max_model_len = play.max_model_len
+        print(server.port, flush=True)
+        sys.stdin.read()
+    log = {"most_open": server.most_open, "answers": [as_row(each) for each in server.answers]}
+    write_text(Path(log_path), json.dumps(log))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,2 @@
+"""Whether this harness measures rightly, on this machine: tests against a server whose answers and
+times are known."""

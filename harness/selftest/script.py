@@ -1,0 +1,82 @@
+"""How a golden server answers, faults included, and the events that it then streams. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+
+@dataclass(kw_only=True, frozen=True)
+class Script:
+    """How one answer is streamed. Token positions count from 0; None: it does not happen."""
+
+    ttft_s: float = 0.0
+    gap_s: float = 0.0  # between writes
+    tokens_per_event: int = 1
+    events_per_write: int = 1
+    write_bytes: int | None = None  # cuts what is written into pieces of this size
+    pad_bytes: int = 0  # further text in each event
+    usage: str = "continuous"  # continuous, final or none
+    status: int = 200
+    stall_at: int | None = None  # before this token, for stall_s
+    stall_s: float = 0.0
+    stop_at: int | None = None  # an end as by an end-of-sequence token
+    reset_at: int | None = None  # a TCP reset, right behind the tokens before
+    error_at: int | None = None  # an error event in mid-stream
+    hang_at: int | None = None
+    cut_at: int | None = None  # the stream ends in order, but without finish and [DONE]
+    garbage_at: int | None = None  # an event that is not JSON
+    extra_tokens: int = 0  # beyond what was asked for
+    prompt_tokens: int | None = None  # that usage reports
+    cached_tokens: int | None = None  # of those
+    usage_tokens: int | None = None  # that the usage at the end claims
+    tool_calls: bool = False  # pieces of a tool call instead of text; chat only
+    endless: bool = False  # the stream stays open after [DONE]
+    error_bytes: int | None = None  # an error's body is this long
+    message: str = "out of cheese"  # of an error
+
+
+Event = tuple[int | None, bytes]  # position of its first token, None where it has none; payload
+
+
+@lru_cache(maxsize=256)
+def events(max_tokens: int, chat: bool, script: Script) -> tuple[Event, ...]:
+    """What answers a request for `max_tokens`, of the chat API or of completions."""
+    asked = max_tokens + script.extra_tokens
+    total = asked if script.stop_at is None else min(asked, script.stop_at)
+    found: list[Event] = []
+    for position in range(0, total, script.tokens_per_event):
+        sent = min(position + script.tokens_per_event, total)
+        text = " word" * (sent - position) + "x" * script.pad_bytes
+        choice: dict[str, Any] = {"delta": {"content": text}} if chat else {"text": text}
+        if script.tool_calls:
+            choice = {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}
+        if sent == total:
+            choice["finish_reason"] = "length" if total == asked else "stop"
+        event: dict[str, Any] = {"choices": [choice]}
+        if script.usage == "continuous":
+            event["usage"] = _usage(script, sent)
+        covers = range(position, sent)
+        if script.error_at in covers:
+            event = {"error": {"message": script.message, "code": 500}}
+        found.append((position, json.dumps(event).encode()))
+        if script.error_at in covers:
+            break
+        if script.garbage_at in covers:
+            found[-1] = (position, b"{not json")
+    if script.usage in ("continuous", "final"):
+        told = total if script.usage_tokens is None else script.usage_tokens
+        usage = {"choices": [], "usage": _usage(script, told)}
+        found.append((None, json.dumps(usage).encode()))
+    return (*found, (None, b"[DONE]"))
+
+
+def _usage(script: Script, completion_tokens: int) -> dict[str, Any]:
+    usage: dict[str, Any] = {"completion_tokens": completion_tokens}
+    if script.prompt_tokens is not None:
+        usage["prompt_tokens"] = script.prompt_tokens
+    if script.cached_tokens is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": script.cached_tokens}
+    return usage
