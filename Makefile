@@ -20,6 +20,7 @@
 # make bench-elastic    pipelines, chains of loads and KV exchanges, simulated and live
 # make bench-client     how far the client's P99s are from a server with a known schedule
 # make gpu              on a CUDA machine, all that only a GPU can tell (40 minutes); elsewhere, its list
+# make selftest         sixteen tests of the client, runs and simulator against a server that is known
 # make fuzz             10,000 odd trace files, overrides, ledgers and run folders (half an hour)
 #
 # CUDA machines get requirements/cuda.txt, other machines requirements/cpu.txt. If pip's index has
@@ -39,7 +40,8 @@ STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
 .PHONY: help setup demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
-.PHONY: bench-elastic reproduce papers smoke archive bench-client fidelity fidelity-gpu gpu clean
+.PHONY: bench-elastic reproduce papers smoke archive bench-client selftest fidelity
+.PHONY: fidelity-gpu gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -123,6 +125,9 @@ bench-client: setup
 
 gpu: setup
 	$(PY) -m tests.gpu
+
+selftest: setup
+	$(PY) -m harness selftest
 
 fidelity: setup
 	$(PY) -m harness.fidelity

@@ -28,6 +28,7 @@ COMMANDS = {  # `harness.configuration.key_help` has a line for each
     "recover": "harness.records.recover",
     "export": "harness.exporting",
     "explain": "harness.exporting.explain",
+    "selftest": "harness.selftest",
 }
 
 

@@ -51,6 +51,7 @@ Commands; python -m harness COMMAND --help explains each:
   recover    makes the tables of a killed run from its journal
   export     writes a finished run for vLLM's tools, AIPerf's, or as a Perfetto trace
   explain    says why numbers differ between this harness, vLLM's benchmark, AIPerf and GuideLLM
+  selftest   tests on this machine whether the harness measures rightly
 
 Groups (+: must be given), and their options:"""
 

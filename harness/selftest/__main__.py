@@ -1,0 +1,112 @@
+"""Tests on this machine whether the harness measures rightly, against servers whose answers and
+times are known.
+
+Sixteen conformance tests, each of a fault that benchmark harnesses have had: docs/selftest.md. They
+need neither a GPU nor a network. Exit status: 0 all passed or were skipped with a reason, 1 one
+failed, 2 a wrong command.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.configuration.command_line import ends_in_order, parser
+from harness.errors import UsageError
+from harness.files import write_json
+from harness.records.manifest import git_revision, machine, utc
+from harness.running import interrupts
+from harness.selftest.answers import ANSWERS
+from harness.selftest.bench import Bench
+from harness.selftest.conformance import FAILED, Conformance
+from harness.selftest.exchange import EXCHANGE
+from harness.selftest.load import LOAD
+from harness.selftest.whole import WHOLE
+
+TESTS = tuple(sorted((*LOAD, *ANSWERS, *WHOLE, *EXCHANGE), key=lambda each: each.number))
+BESIDE = 2  # tests that depend on no time, at once
+
+
+def chosen_of(numbers: Sequence[str]) -> list[Conformance]:
+    """The tests of `numbers`, such as 5 or 1-4; all where there are none. UsageError for what is no
+    test's number."""
+    known = [each.number for each in TESTS]
+    wanted: set[int] = set()
+    for word in numbers:
+        first, _, last = word.partition("-")
+        ends = [int(each) if each.isdecimal() else 0 for each in (first, last or first)]
+        if not {*ends} <= {*known}:
+            raise UsageError(f"--only {word} is no test; valid: {known[0]} to {known[-1]}")
+        wanted |= {*range(ends[0], ends[1] + 1)}
+    return [each for each in TESTS if not wanted or each.number in wanted]
+
+
+def results(tests: Sequence[Conformance], bench: Bench) -> Iterator[dict[str, Any]]:
+    """The result of each test as it comes: those that depend on no time two at once, then one by
+    one those that do."""
+    together = [each for each in tests if not each.alone]
+    with ThreadPoolExecutor(min(BESIDE, os.cpu_count() or 1)) as pool:
+        try:
+            yield from pool.map(lambda each: timed(each, bench), together)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    for each in tests:
+        if each.alone:
+            yield timed(each, bench)
+
+
+def timed(test: Conformance, bench: Bench) -> dict[str, Any]:
+    started_s = time.monotonic()
+    row = test.result(bench)
+    return row | {"seconds": round(time.monotonic() - started_s, 2)}
+
+
+def told(row: dict[str, Any]) -> str:
+    """One line of progress."""
+    head = f"{row['number']:>2} {row['name']:<17} {row['result']:<7}"
+    return f"{head} {row['found']} ({row['seconds']:.0f} s)"
+
+
+def tested(numbers: Sequence[str], announce: Callable[[str], None]) -> dict[str, Any]:
+    """The content of --json."""
+    tests = chosen_of(numbers)
+    began = datetime.now(UTC)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="selftest-") as folder:
+        for row in results(tests, Bench(Path(folder))):
+            announce(told(row))
+            rows.append(row)
+    rows.sort(key=lambda row: int(row["number"]))
+    return {
+        "began_utc": utc(began), "machine": machine(), "git": git_revision(),
+        "seconds": round((datetime.now(UTC) - began).total_seconds(), 1), "tests": rows,
+    }  # fmt: skip
+
+
+@ends_in_order
+def main(arguments: Sequence[str] | None = None) -> int:
+    about = parser("selftest", __doc__)
+    about.add_argument("--only", nargs="+", default=[], metavar="N", help="tests such as 5, or 1-4")
+    about.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
+    chosen = about.parse_args(arguments)
+    interrupts.listen()
+    if chosen.json is not None and not chosen.json.absolute().parent.is_dir():
+        raise UsageError(f"--json {chosen.json}: there is no folder {chosen.json.parent}")
+    made = tested(chosen.only, lambda line: print(line, flush=True))
+    counts = [row["result"] for row in made["tests"]]
+    said = ", ".join(f"{counts.count(each)} {each}" for each in sorted({*counts}))
+    print(f"{said}, in {made['seconds']:.0f} s")
+    if chosen.json is not None:
+        write_json(chosen.json, made)
+    return int(FAILED in counts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""The self-test fails where the server errs: each conformance test against a server that does not
+do what the test is made of."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from harness.errors import RunError, UsageError
+from harness.selftest.__main__ import TESTS, chosen_of
+from harness.selftest.answers import chunks, failures, goodput, prefix_cache, prompt_lengths
+from harness.selftest.answers import short_answers as shorts
+from harness.selftest.bench import Bench, Server
+from harness.selftest.conformance import Conformance, Found, Skipped
+from harness.selftest.exchange import by_vllm
+from harness.selftest.load import concurrency, long_stream, rate, stall
+from harness.selftest.play import Play
+from tests.running import ROOT, command
+
+PLAYS = ("freeze_at", "freeze_s", "caches")
+
+
+class Erring(Bench):
+    """Its servers differ from what a test asks for by `changes`, of a `Play` or of each script."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        super().__init__(folder)
+        self._play = {key: changes.pop(key) for key in PLAYS if key in changes}
+        self._script = changes
+
+    def serving(self, play: Play) -> AbstractContextManager[Server]:
+        models = {name: replace(each, **self._script) for name, each in play.models.items()}
+        return super().serving(replace(play, models=models, **self._play))
+
+
+@pytest.mark.live
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("test", "changes", "says"),
+    [
+        (stall, {"freeze_s": 0.0}, "P99 TTFT shows half of the stop"),
+        (chunks, {"tokens_per_event": 3}, "three of four tokens have a gap of 0"),
+        (shorts, {"stop_at": None}, "an answer of no token failed, and says so"),
+        (failures, {"hang_at": None}, "4 of 8 failed"),
+        (failures, {"reset_at": None}, "reset: “connection lost, after 3 of 6 tokens”"),
+        (long_stream, {"stop_at": 90_000}, "100,000 tokens were sent"),
+        (
+            lambda bench: rate(bench, span_s=4.0),
+            {"freeze_at": 795, "freeze_s": 1.0},
+            "the rate is the asked one within 1 %",
+        ),
+        (prefix_cache, {"caches": False}, "its repeat on the warm cache is INVALID"),
+        (prompt_lengths, {"prompt_tokens": 100}, "20 % more is INVALID"),
+        (goodput, {"ttft_s": 0.05}, "3 of 7 are good"),
+        (concurrency, {"status": 500}, "all requests of the burst were open at once"),
+    ],
+)
+def test_a_server_that_errs_fails_the_test(
+    test: Any, changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    row = Conformance(0, "", "", test).result(Erring(tmp_path, **changes))
+    assert row["result"] == "FAILED"
+    assert says in row["found"]
+
+
+@pytest.mark.live
+def test_an_interrupt_leaves_no_server_and_no_run_behind() -> None:
+    with subprocess.Popen(
+        command("selftest", "--only", "14"), cwd=ROOT, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        group = psutil.Process(process.pid)
+        children: list[psutil.Process] = []
+        while len(children) < 2:  # a server, and a run
+            assert process.poll() is None
+            children = group.children(recursive=True)
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+
+
+def test_there_are_sixteen_tests_and_only_chooses_among_them() -> None:
+    assert [each.number for each in TESTS] == [*range(1, 17)]
+    assert [each.number for each in chosen_of(["5", "1-3"])] == [1, 2, 3, 5]
+    assert chosen_of([]) == [*TESTS]
+    for word in ("0", "17", "x", "3-x", "3-99", ""):
+        with pytest.raises(UsageError, match=f"--only {word} is no test; valid: 1 to 16"):
+            chosen_of([word])
+
+
+def raising(error: Exception) -> Any:
+    def test(bench: Bench) -> Found:
+        raise error
+
+    return test
+
+
+@pytest.mark.parametrize(
+    ("test", "result", "says"),
+    [
+        (lambda bench: Found("1 ms"), "passed", "1 ms"),
+        (lambda bench: Found("9 ms", ("not true: in time",)), "FAILED", "9 ms; not true: in time"),
+        (raising(RunError("a run broke")), "FAILED", "a run broke"),
+        (raising(Skipped("too busy")), "skipped", "too busy"),
+    ],
+)
+def test_a_result_says_what_was_found(test: Any, result: str, says: str, tmp_path: Path) -> None:
+    row = Conformance(3, "name", "asks", test).result(Bench(tmp_path))
+    assert (row["number"], row["result"], row["found"]) == (3, result, says)
+
+
+def test_vllms_arithmetic_by_hand() -> None:
+    file = {
+        "errors": ["", "broke", ""], "ttfts": [0.1, 9.0, 0.3], "itls": [[0.1, 0.3], [9.0], []],
+        "output_lens": [5, 0, 1],
+    }  # fmt: skip
+    found = by_vllm(file)
+    assert found["mean_ttft_ms"] == pytest.approx(200)
+    assert found["mean_tpot_ms"] == pytest.approx(100)  # 0.4 s after the first of five tokens
+    assert found["mean_itl_ms"] == pytest.approx(200)
+    assert found["mean_e2el_ms"] == pytest.approx(400)
+    assert found["p99_ttft_ms"] == pytest.approx(298)
