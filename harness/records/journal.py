@@ -4,25 +4,38 @@ A recorder that notes each stamp for a thread, which adds them to a file in the 
 file goes when requests.parquet is there; of a run that was killed `python -m harness recover` makes
 requests.parquet from it. A simulation can be repeated, and has none.
 
-The file is a sequence of lists in Python's marshal format: JSON takes eight times as long, which
-the client would wait for.
+The file is a line that names the format, then batches: length and CRC-32 of a payload (uint32
+each), and the payload, which is a sequence of entries. An entry is its kind (a byte) and what
+follows: of tokens, which are nearly all, a packed struct; of all else, a length (uint32) and a JSON
+list. Everything is little-endian. JSON alone takes nearly twice as long (165 against 93 µs for 100
+tokens), for which the client may wait.
 """
 
 from __future__ import annotations
 
 import json
-import marshal
+import struct
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+from harness.errors import UsageError
 from harness.records.record import Chunk, Recorder, Reported, Segment, Status
 from harness.request import Request
 
-JOURNAL = "journal.marshal"
+JOURNAL = "journal.bin"
+EARLIER_JOURNAL = "journal.marshal"  # of earlier versions: only the Python that wrote it reads it
+FORMAT = b"elastic serving harness, journal 1\n"
+BATCH_HEAD = struct.Struct("<II")  # length and CRC-32 of the payload
+# kind, whether in one chunk, start_s, num_tokens, step_s, growth_s, length of the name, number of
+# ids; then the ids (int64) and the name
+TOKENS = "<BBdqddHI"
+OTHER = struct.Struct("<BI")  # kind, length of the JSON
+OF_TOKENS, OF_OTHER = 1, 0
 INTERVAL_S = 0.5
 BATCH = 100  # stamps that are encoded at once: 0.1 ms, for which the client may wait
 
@@ -77,6 +90,7 @@ class Journal(Recorder):
     def _write(self) -> None:
         try:
             with self._path.open("wb", buffering=0) as file:
+                file.write(FORMAT)
                 while not self._over.wait(INTERVAL_S):
                     self._drain(file.write)
                 self._drain(file.write)
@@ -85,20 +99,21 @@ class Journal(Recorder):
 
     def _drain(self, write: Callable[[bytes], object]) -> None:
         while self._noted:
-            batch = [_plain(self._noted.popleft()) for _ in range(min(BATCH, len(self._noted)))]
-            write(marshal.dumps(batch))
+            count = min(BATCH, len(self._noted))
+            payload = b"".join(_packed(self._noted.popleft()) for _ in range(count))
+            write(BATCH_HEAD.pack(len(payload), zlib.crc32(payload)) + payload)
 
 
 def replay(path: Path, recorder: Recorder) -> None:
-    """Tells `recorder`, which has the run's requests, what the journal at `path` has."""
+    """Tells `recorder`, which has the run's requests, what the journal at `path` has. Raises
+    UsageError for a file of another format."""
     for what, *values in entries(path):
         if what == "segment":
-            ids, chunk, (start_s, num_tokens, *steps), instance = values
-            made = Chunk(start_s, num_tokens) if chunk else Segment(start_s, num_tokens, *steps)
+            ids, made, instance = values
             recorder.segment([recorder.records[i].request for i in ids], made, instance)
         elif what == "event":
             kind, instance, start_s, end_s, fields = values
-            recorder.event(kind, instance, start_s, end_s, **json.loads(fields))
+            recorder.event(kind, instance, start_s, end_s, **fields)
         else:
             record = recorder.records[values[0]]
             if what == "sent":
@@ -112,28 +127,50 @@ def replay(path: Path, recorder: Recorder) -> None:
 
 
 def entries(path: Path) -> Iterator[tuple[Any, ...]]:
-    """Yields the entries up to the last whole batch."""
+    """Yields the entries up to the last whole batch. Raises UsageError for a file of another
+    format."""
     with path.open("rb") as file:
-        while True:
-            try:
-                yield from marshal.load(file)
-            except (EOFError, ValueError, TypeError):  # the end, or a half batch there
-                return
+        begins = file.read(len(FORMAT))
+        if not FORMAT.startswith(begins):
+            raise UsageError(f"{path} is no journal of this version: it begins with {begins!r}")
+        while len(head := file.read(BATCH_HEAD.size)) == BATCH_HEAD.size:
+            length, crc = BATCH_HEAD.unpack(head)
+            payload = file.read(length)
+            if len(payload) < length or zlib.crc32(payload) != crc:
+                return  # a half batch at the end
+            yield from _unpacked(payload)
 
 
-def _plain(noted: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Makes `noted` plain: as marshal can write it, and `replay` expects it."""
+def _packed(noted: tuple[Any, ...]) -> bytes:
+    """One entry."""
     if noted[0] == "segment":
         _, ids, made, instance = noted
-        start_s, num_tokens = float(made.start_s), int(made.num_tokens)
-        values = start_s, num_tokens, float(made.step_s), float(made.growth_s)
-        return "segment", ids, isinstance(made, Chunk), values, instance
-    if noted[0] == "event":
-        _, kind, instance, start_s, end_s, fields = noted
-        text = json.dumps(fields, default=lambda number: number.item())  # of numpy
-        return "event", kind, instance, float(start_s), float(end_s), text
-    if noted[0] == "sent":
-        return "sent", noted[1], float(noted[2])
+        name, num_ids = instance.encode(), len(ids)
+        packed = struct.pack(
+            TOKENS + "q" * num_ids, OF_TOKENS, isinstance(made, Chunk), made.start_s,
+            made.num_tokens, made.step_s, made.growth_s, len(name), num_ids, *ids,
+        )  # fmt: skip
+        return bytes(packed + name)
     if noted[0] == "reported":
-        return "reported", noted[1], *astuple(noted[2])
-    return noted
+        noted = "reported", noted[1], *astuple(noted[2])
+    text = json.dumps(noted, default=lambda number: number.item()).encode()  # of numpy
+    return OTHER.pack(OF_OTHER, len(text)) + text
+
+
+def _unpacked(payload: bytes) -> Iterator[tuple[Any, ...]]:
+    at = 0
+    while at < len(payload):
+        if payload[at] == OF_TOKENS:
+            found = struct.unpack_from(TOKENS, payload, at)
+            _, chunk, start_s, num_tokens, *steps, of_name, num_ids = found
+            at += struct.calcsize(TOKENS)
+            ids = struct.unpack_from(f"<{num_ids}q", payload, at)
+            at += 8 * num_ids
+            made = Chunk(start_s, num_tokens) if chunk else Segment(start_s, num_tokens, *steps)
+            yield "segment", ids, made, payload[at : at + of_name].decode()
+            at += of_name
+        else:
+            _, length = OTHER.unpack_from(payload, at)
+            at += OTHER.size
+            yield tuple(json.loads(payload[at : at + length]))
+            at += length

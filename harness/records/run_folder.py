@@ -23,7 +23,7 @@ import yaml
 from harness.errors import UsageError, first_line
 from harness.files import PARTIAL, read_json, replaced, write_text, writing
 from harness.records.folder_lock import LOCK, FolderError
-from harness.records.journal import JOURNAL
+from harness.records.journal import EARLIER_JOURNAL, JOURNAL
 from harness.records.sources import Identity
 from harness.schedule import Schedule
 
@@ -100,7 +100,7 @@ class RunFolder:
             self.forget_earlier()  # of a run that was killed, as are half-written files
             for half in self.path.glob(PARTIAL):
                 half.unlink()
-            names = [*FILES, LOGS, JOURNAL]
+            names = [*FILES, LOGS, JOURNAL, EARLIER_JOURNAL]
             earlier = [self.path / name for name in names if (self.path / name).exists()]
             if earlier:
                 (self.path / EARLIER).mkdir()

@@ -18,7 +18,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from harness.records.journal import entries
+from harness.records.journal import JOURNAL, entries
 from harness.records.recover import main
 from tests.running import ROOT, command, run_command
 
@@ -74,7 +74,7 @@ def live(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Pr
 
 def written_bytes(run_dir: Path) -> int:
     """Of the journal, which has a line of each request that was sent and tokens twice a second."""
-    journal = run_dir / "journal.marshal"
+    journal = run_dir / JOURNAL
     return journal.stat().st_size if journal.exists() else 0
 
 
@@ -118,12 +118,12 @@ def test_ctrl_c_and_a_closed_terminal_leave_engines_dead_and_results_readable(
     assert "interrupted" in error
     assert_aborted(run_dir, f"KeyboardInterrupt: {number.name}")
     assert_gone(processes)
-    assert not (run_dir / "journal.marshal").exists()
+    assert not (run_dir / JOURNAL).exists()
 
 
 def test_a_killed_harness_takes_its_workers_along_and_leaves_its_tokens(live) -> None:
     process, processes, run_dir = live
-    journal = run_dir / "journal.marshal"
+    journal = run_dir / JOURNAL
     until(lambda: any(what == "end" for what, *_ in entries(journal)), "a request's end", 180)
     process.kill()
     assert_gone(processes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import marshal
 import os
 import signal
 import sys
@@ -16,7 +15,7 @@ import pytest
 
 from harness.errors import RunError, UsageError
 from harness.records import journal as journals
-from harness.records.journal import JOURNAL, Journal, entries, replay
+from harness.records.journal import EARLIER_JOURNAL, JOURNAL, Journal, entries, replay
 from harness.records.record import Chunk, Recorder, Reported, Segment
 from harness.records.recover import recover
 from harness.records.run_folder import FinishedRun, RunFolder
@@ -69,15 +68,41 @@ def test_a_journal_has_all_that_was_recorded(tmp_path: Path) -> None:
         assert events_table(found).equals(events_table(plain))
 
 
-def test_a_half_written_batch_at_the_end_is_left_out(tmp_path: Path) -> None:
+def test_a_half_written_batch_at_the_end_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "BATCH", 5)
     path = tmp_path / JOURNAL
-    with path.open("wb") as file:
-        for batch in ([("sent", 0, 1.0)], [("sent", 1, 2.0)]):
-            marshal.dump(batch, file)
-    whole = path.read_bytes()
-    for cut in range(1, len(whole) // 2):
+    kept(path)
+    whole, every = path.read_bytes(), [what for what, *_ in entries(path)]
+    batches = {len(every)}
+    for cut in range(1, len(whole)):
         path.write_bytes(whole[:-cut])
-        assert list(entries(path)) == [("sent", 0, 1.0)]
+        there = [what for what, *_ in entries(path)]
+        assert there == every[: len(there)]
+        batches.add(len(there))
+    assert batches == {len(every), *range(0, len(every), 5)}
+
+
+def test_a_damaged_batch_and_what_follows_it_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL
+    kept(path)
+    whole = bytearray(path.read_bytes())
+    whole[-1] ^= 1
+    path.write_bytes(whole)
+    assert not list(entries(path))
+
+
+def test_a_journal_of_an_earlier_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_manifest({"status": "begun", "engine": {}})
+    (tmp_path / EARLIER_JOURNAL).write_bytes(b"\xdb")
+    with pytest.raises(UsageError, match=r"journal\.marshal is of an earlier version"):
+        recover(tmp_path)
+    assert folder.manifest()["status"] == "begun"
+    (tmp_path / EARLIER_JOURNAL).rename(tmp_path / JOURNAL)
+    with pytest.raises(UsageError, match="is no journal of this version"):
+        list(entries(tmp_path / JOURNAL))
 
 
 def test_a_journal_that_cannot_be_written_is_told_and_costs_the_run_nothing(tmp_path: Path) -> None:
