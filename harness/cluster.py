@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.device.instance import Instance
+from harness.device.victim import Victim
 from harness.elastic.cluster import ElasticCluster
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, Profile
@@ -24,6 +25,7 @@ class Endpoint(Protocol):
 
     name: str
     models: Sequence[str]
+    lost: bool  # it has died
 
     def submit(self, request: Request) -> None:
         """Sends `request`; never blocks."""
@@ -46,3 +48,4 @@ class Cluster:
     drop: Callable[[Request, str], None]  # gives a request up for the reason given: it has failed
     placements: Sequence[Placement]  # what each of `instances` or `pool` was asked for, in order
     elastic: ElasticCluster | None = None
+    victims: Sequence[Victim] = ()  # each instance in the placements' order, for faults on purpose

@@ -13,6 +13,7 @@ from harness.cluster import Cluster, Endpoint
 from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile
 from harness.device.instance import Instance
+from harness.device.victim import Victim
 from harness.elastic.cluster import ElasticCluster
 from harness.model_spec import ModelSpec
 from harness.placement import Placement
@@ -46,11 +47,12 @@ class Experiment:
         endpoints: Sequence[Endpoint] = (),
         elastic: ElasticCluster | None = None,
         profile: HardwareProfile | None = None,
+        victims: Sequence[Victim] = (),
     ) -> Cluster:
         """profile: what policies predict by, where it is not the hardware's alone."""
         return Cluster(
             self.models, instances, pool, endpoints, profile or HardwareProfile(self.hardware),
-            self._answer, self.recorder.failed, self.placements, elastic,
+            self._answer, self.recorder.failed, self.placements, elastic, victims,
         )  # fmt: skip
 
     def _answer(self, request: Request) -> None:

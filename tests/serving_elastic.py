@@ -97,7 +97,6 @@ def serve(
             system = system_class(chosen, loop=loop, cluster=cluster)
             killed = [faults.Kill(instance=i, at_s=at_s) for i, at_s in kill]
             killed += [faults.Kill(host=i, at_s=at_s) for i, at_s in kill_hosts]
-            faults.start(Faults(kill=killed), cluster, loop)
             client = Client(
                 Client.Config(drain_s=drain_s), loop=loop, recorder=recorder, system=system
             )
@@ -108,7 +107,8 @@ def serve(
                 await client.play(ordered)
                 await loop.sleep(rest_s)
 
-            loop.run(main())
+            with faults.striking(Faults(kill=killed), cluster, loop, recorder):
+                loop.run(main())
             cluster.elastic.end()
             bed = Bed(loop, cluster.elastic, recorder, spec, cluster, made=len(ordered))
             check(bed)

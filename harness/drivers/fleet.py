@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import NoReturn
 
 from harness.clock import WallLoop
 from harness.drivers.server import Plan, Server, free_ports
@@ -35,13 +36,14 @@ def running(
             server.stop()
 
 
-def watch(servers: Sequence[Server], loop: WallLoop) -> None:
-    """Has the end of any server from now on end the run in `loop` with a RunError that names it."""
+def watch(servers: Sequence[Server], loop: WallLoop, on_death: Callable[[Server], None]) -> None:
+    """Has `loop` be told of the end of any server from now on."""
     for server in servers:
-        server.watch(partial(loop.post, _fail, server))
+        server.watch(partial(loop.post, on_death, server))
 
 
-def _fail(server: Server) -> None:
+def fail(server: Server) -> NoReturn:
+    """Ends the run with a RunError that names the server."""
     raise RunError(f"during the run, {server.obituary()}")
 
 

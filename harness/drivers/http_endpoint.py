@@ -38,6 +38,7 @@ class HttpEndpoint:
     ) -> None:
         self.name = name
         self.models = models
+        self.lost = False  # its server has died, as planned
         self.connections = Connections(target.url, io)
         self.num_corrected = 0  # answers whose usage disagreed with their number of chunks
         self.num_cut = 0  # streams that went far beyond what was asked

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
+from harness.device.processes import below
+
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 GRACE_S = 10.0  # between asking a server to end and killing it; vLLM takes 1 to 2
 TAIL_BYTES = 16384
@@ -83,6 +85,10 @@ class Server:
                 # that waits by sched_yield, as vLLM's does, starves the others for seconds.
                 process_group=0,
             )
+
+    def pids(self) -> list[int]:
+        """Of the server's processes; their supervisor ends with them."""
+        return below(self._supervisor.pid)
 
     @property
     def running(self) -> bool:

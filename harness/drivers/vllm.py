@@ -10,7 +10,7 @@ import json
 import os
 import re
 import urllib.error
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,10 +20,11 @@ from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
 from harness.configuration.checkpoint import check_checkpoint
 from harness.configuration.checks import positive
+from harness.device.processes import Processes
 from harness.drivers import vllm_command, vllm_plugin
 from harness.drivers.body import completion_body, prebuilt
 from harness.drivers.counters import counters
-from harness.drivers.fleet import running, watch
+from harness.drivers.fleet import fail, running, watch
 from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_thread import IoThread
 from harness.drivers.replay import replaying
@@ -91,7 +92,6 @@ class VllmEngine:
             for server, name in zip(servers, served, strict=True):
                 _warm_up(server, name)
             self._resolved = _resolved(servers, experiment, served)
-            watch(servers, loop)
             body = completion_body(experiment.models, None, experiment.seed, REQUEST_FIELDS)
             bodies = prebuilt(body, experiment.recorder.records.values())
             io = held.enter_context(IoThread(loop))
@@ -105,7 +105,13 @@ class VllmEngine:
             held.enter_context(replaying(endpoints, io, experiment, caching_intended=caching))
             if plugin is not None:
                 held.enter_context(_counted(servers, plugin, self._resolved, experiment))
-            yield experiment.cluster(endpoints=endpoints)
+            mortal = Mortal(endpoints, experiment)
+            watch(servers, loop, mortal.died)
+            victims = [
+                Processes(each.name, loop, each.pids, partial(mortal.names.add, each.name))
+                for each in servers
+            ]
+            yield experiment.cluster(endpoints=endpoints, victims=victims)
 
     def resolved(self) -> Mapping[str, Any]:
         return self._resolved
@@ -162,6 +168,22 @@ class VllmEngine:
             timeout_s=self._config.request_timeout_s,
             allow_early_end=False,
         )
+
+
+class Mortal:
+    """`names`: the servers for which faults are planned. The death of another ends the run."""
+
+    def __init__(self, endpoints: Sequence[HttpEndpoint], experiment: Experiment) -> None:
+        self.names = set[str]()
+        self._endpoints, self._experiment = endpoints, experiment
+
+    def died(self, server: Server) -> None:
+        if server.name not in self.names:
+            fail(server)
+        now_s = self._experiment.loop.now
+        self._experiment.recorder.event("lost", server.name, now_s, now_s)
+        for endpoint in self._endpoints:
+            endpoint.lost = endpoint.lost or endpoint.name == server.name
 
 
 @contextmanager

@@ -47,6 +47,9 @@ class TorchDevice:
         """The worker's process id."""
         return self._worker.pid
 
+    def pids(self) -> list[int]:
+        return [self.pid]
+
     @property
     def tokens(self) -> dict[int, list[int]]:
         """Generated ids by request_id, of all instances of the run."""

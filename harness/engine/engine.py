@@ -16,6 +16,7 @@ from harness.cluster import Cluster
 from harness.cost.profile import HardwareProfile
 from harness.device.caching_pool import CachingPool
 from harness.engine import attention_choice
+from harness.device.processes import Processes
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
@@ -69,12 +70,17 @@ class TorchEngine:
             if any(placement.elastic for placement in placements):
                 elastic = TorchElastic(workers, self._config, experiment)
                 self._resolved = elastic.resolved()
-                yield experiment.cluster(elastic=elastic.cluster)
+                yield experiment.cluster(elastic=elastic.cluster, victims=elastic.victims)
             elif all(placement.model is None for placement in placements):
                 cluster, self._resolved = TorchPool(workers, self._config, experiment).ready()
                 yield cluster
             else:
-                yield experiment.cluster(instances=self._dedicated(workers, experiment))
+                instances = self._dedicated(workers, experiment)
+                victims = [
+                    Processes(one.name, experiment.loop, one.pids, one.may_fail)
+                    for one in instances
+                ]
+                yield experiment.cluster(instances=instances, victims=victims)
 
     def _check_attention(self, models: Iterable[ModelSpec]) -> None:
         """UsageError where the chosen kernels run neither here nor with these models."""

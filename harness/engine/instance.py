@@ -18,6 +18,7 @@ from harness.device.block_pool import BlockPool
 from harness.engine.commands import Commands
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
+from harness.errors import InstanceLost, RunError, first_line
 from harness.model_spec import ModelSpec
 from harness.placement import Profile
 from harness.records.record import Recorder, Segment
@@ -31,6 +32,7 @@ class _Run:
     batch: Batch
     done: Event
     num_steps: int = 0
+    broken: bool = False  # the worker died before its end
 
 
 class Tables(Protocol):
@@ -64,11 +66,15 @@ class TorchInstance(BaseInstance):
         self._profile = run.profile
         self._run: _Run | None = None
         self._last_step_s = 0.0
+        self._lost: InstanceLost | None = None
 
     @property
     def pid(self) -> int:
         """The worker's process id."""
         return self._commands.worker.pid
+
+    def pids(self) -> list[int]:
+        return [self.pid]
 
     @property
     def tokens(self) -> dict[int, list[int]]:
@@ -83,6 +89,8 @@ class TorchInstance(BaseInstance):
         until: float = inf,
         stop: Event | None = None,
     ) -> int:
+        if self._lost is not None:
+            raise self._lost
         self._begin(batch, max_steps)
         by_then = inf if batch.chunks else self._steps_until(batch.decodes, until)
         steps, grown = self._steps(batch, max_steps, stop, by_then)
@@ -90,11 +98,23 @@ class TorchInstance(BaseInstance):
         run = self._start(batch, steps, until, stop)
         await self._loop.wait(run.done)
         self._run, self._running = None, False
+        if run.broken:
+            raise InstanceLost(self.name, "its worker died")
         self._end(batch.requests, grown)
         for request in batch.requests:
             if request.finished:
                 self._book.forget_prompt(request)
         return run.num_steps
+
+    def may_fail(self) -> None:
+        """A fault is planned: the worker's death raises InstanceLost, where it would end the
+        run."""
+        self._commands.worker.on_failure = self._lose
+
+    def _lose(self, error: RunError) -> None:
+        self._lost = InstanceLost(self.name, first_line(error))
+        self._recorder.event("lost", self.name, self._loop.now, self._loop.now)
+        self._commands.fail()
 
     def settle(self) -> float:
         return self._last_step_s
@@ -129,6 +149,10 @@ class TorchInstance(BaseInstance):
         """An iteration is done; its tokens are here."""
         run = self._run
         assert run is not None, "a worker answers what it was told"
+        if self._lost is not None:
+            run.broken = True
+            run.done.set()
+            return
         run.num_steps += 1
         sampled = self._book.count(run.batch, header["tokens"])
         offset_s = self._commands.worker.clock_offset_s + self._wall.start_monotonic_s

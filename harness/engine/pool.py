@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.cluster import Cluster
 from harness.cost.profile import HardwareProfile, TimeScale
+from harness.device.processes import Processes
 from harness.engine.config import TorchConfig
 from harness.engine.device import TorchDevice
 from harness.engine.device_share import gpu_share_bytes
@@ -64,7 +65,9 @@ class TorchPool:
         profile = HardwareProfile(hardware)
         found = time_scale([answer["speeds"] for answer in ready], self._models.values(), profile)
         cluster = replace(self._experiment, hardware=hardware).cluster(
-            pool=pool, profile=HardwareProfile(hardware, found)
+            pool=pool,
+            profile=HardwareProfile(hardware, found),
+            victims=[Processes(each.name, self._experiment.loop, each.pids) for each in devices],
         )
         return cluster, self._resolved(ready, found)
 

@@ -86,6 +86,9 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    def pids(self) -> list[int]:
+        return [self.pid]
+
     def handshake(self, timeout_s: float) -> Header:
         """The worker's answer to `setup`, which was sent before: its model is in memory.
         RunError where it fails, falls silent or takes longer than `timeout_s`. Measures the clock

@@ -21,9 +21,9 @@ Event = Mapping[str, Any]  # a row of Recorder.events
 
 def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, Any]:
     """`switches`, `busy_share`, `host_full`, `slot_gpu_seconds`, `moved_bytes`, `kv_moves`,
-    `lease_seconds` and `pace`, as far as `events` tell of them: keys of summary.json."""
+    `lease_seconds`, `pace` and `faults`, as far as `events` tell of them: keys of summary.json."""
     of = _grouped(events, lambda event: event["kind"])
-    found = {
+    found: dict[str, Any] = {
         "switches": _switches(of["switch"]),
         "busy_share": _busy_share(of["run"], duration_s),
         "host_full": host_full(of["host_full"]),
@@ -41,6 +41,12 @@ def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, An
         # Seconds that the last stages' layers were to take by a pace, and what they took beyond it.
         "pace": _totals(part for each in of["pace"] for part in each["fields"].items()),
     }
+    # Each fault on purpose: whom it was to strike, when it did, and whether.
+    found["faults"] = [
+        {"instance": each["instance"], "start_s": each["start_s"], "end_s": each["end_s"]}
+        | each["fields"]
+        for each in of["fault"]
+    ]
     for event in of["server_paging"]:  # one server has a plug-in
         names = ("iterations", "slices", "preemptions", "lost_blocks")
         found["plugin"] = {name: event["fields"][name] for name in names}
@@ -149,6 +155,16 @@ def standstills_s(events: Iterable[Event]) -> dict[str, float]:
             name = event["instance"]
             found[name] = max(found.get(name, 0.0), _length_s(event))
     return found
+
+
+def faults_struck(faults: Sequence[Event]) -> tuple[str, list[str]]:
+    """How many of a run's faults on purpose struck, and a sentence for each that did not."""
+    missed = [
+        f"a fault did not strike: {each['fault']} of {each['planned']}: {each['why_not']}"
+        for each in faults
+        if not each["struck"]
+    ]
+    return f"{len(faults) - len(missed)} of {len(faults)}", missed
 
 
 def covered_s(events: Iterable[Event]) -> float:

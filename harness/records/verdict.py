@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.records.answers import early_ends_allowed, summarise_answers
-from harness.records.device_events import Event, standstills_s, summarise_events
+from harness.records.device_events import Event, faults_struck, standstills_s, summarise_events
 from harness.records.littles_law import littles_law
 from harness.records.receive_lag import receive_lag
 from harness.records.token_log import Floats, TokenLog
@@ -120,16 +120,18 @@ def rules(run: Evidence) -> list[Rule]:
         "no standstill": f"where over {failed} failed, no server stood still",
         "Little's law": f"requests in the system are λ·W, within {MAX_LITTLE_GAP:g}",
         "something to measure": "a request completed",
+        "each fault struck": "what faults.* names was alive, and then dead or stopped as planned",
     }
     checked: list[Checked] = [
         _sent_in_time(run), _every_answer(run), _asked_rate(run), _time_runs_forward(run.log),
         _stamped_in_time(lag), _prompts_asked_for(answers), _no_standstill(run), _littles_law(run),
-        _something_to_measure(run.log),
+        _something_to_measure(run.log), faults_struck(run.devices.get("faults", ())),
     ]  # fmt: skip
     idle = {
         "stamped in time": lag is None,
         "the prompts asked for": answers is None,
         "Little's law": not run.simulated,
+        "each fault struck": "faults" not in run.devices,
     }
     return [
         Rule(name, asked, *found, applies=not idle.get(name, False))

@@ -1,79 +1,227 @@
-"""Faults on purpose: instances or whole hosts that die at a given time, on any engine that can
-lose one.
+"""Faults on purpose: instances or whole hosts that die, or instances that stall, at a given time or
+after so many requests.
 
-faults.kill=[{instance: 1, at_s: 20}, {host: 0, at_s: 30}]
+faults.kill=[{instance: 1, at_s: 20}, {host: 0, after_requests: 30}]
+faults.stall=[{instance: 1, at_s: 5, for_s: 3}]
+
+Whether each struck is looked at, and becomes an event of the run: kind `fault`, with what was
+planned, whether it struck and, if not, why. A run with a fault that did not strike is INVALID.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from math import isfinite
+from typing import Any
 
-from harness.clock import Loop
+from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.configuration.checks import require
+from harness.device.victim import Victim
 from harness.elastic.cluster import ElasticCluster
 from harness.errors import UsageError
+from harness.records.record import Recorder
+from harness.request import Request
+from harness.schedule import Schedule
 
 
 @dataclass(kw_only=True, slots=True)
-class Kill:
-    at_s: float  # since the run began
+class Fault:
     instance: int | None = None  # in the order in which the system places them, from 0
-    host: int | None = None  # a node, with its instances and what its memory holds, from 0
+    at_s: float | None = None  # since the run began
+    after_requests: int | None = None  # once so many requests have ended
 
     def __post_init__(self) -> None:
+        at_s, after = self.at_s, self.after_requests
+        both = f"at_s={at_s}, after_requests={after}"
+        require((at_s is None) != (after is None), f"{both}: one of the two is to be a number")
+        finite = at_s is None or (isfinite(at_s) and at_s >= 0)
+        require(finite, f"at_s={at_s} must be a finite time of at least 0 s")
+        require(after is None or after >= 1, f"after_requests={after} must be at least 1")
+
+    @property
+    def whom(self) -> str:
+        return f"instance {self.instance}"
+
+    @property
+    def planned(self) -> str:
+        """Whom and when, in words."""
+        after = f"after {self.after_requests} requests"
+        return f"{self.whom} {after if self.at_s is None else f'at {self.at_s:g} s'}"
+
+
+@dataclass(kw_only=True, slots=True)
+class Kill(Fault):
+    host: int | None = None  # a node, with its instances and what its memory holds, from 0
+
+    @property
+    def whom(self) -> str:
+        return f"instance {self.instance}" if self.host is None else f"host {self.host}"
+
+    def __post_init__(self) -> None:
+        Fault.__post_init__(self)
         one = (self.instance is None) != (self.host is None)
         both = f"instance={self.instance}, host={self.host}"
         require(one, f"{both}: one of the two is to be a number")
-        finite = isfinite(self.at_s) and self.at_s >= 0
-        require(finite, f"at_s={self.at_s} must be a finite time of at least 0 s")
+
+
+@dataclass(kw_only=True, slots=True)
+class Stall(Fault):
+    for_s: float
+
+    def __post_init__(self) -> None:
+        Fault.__post_init__(self)
+        require(self.instance is not None, "instance=None is to be a number")
+        finite = isfinite(self.for_s) and self.for_s > 0
+        require(finite, f"for_s={self.for_s} must be a finite time above 0 s")
 
 
 @dataclass(kw_only=True, slots=True)
 class Faults:
     kill: list[Kill] = field(default_factory=list)
+    stall: list[Stall] = field(default_factory=list)
+
+    def by_key(self) -> list[tuple[str, Fault]]:
+        """Every fault, with its key's name."""
+        return [*(("kill", each) for each in self.kill), *(("stall", each) for each in self.stall)]
 
 
-def start(faults: Faults, cluster: Cluster, loop: Loop) -> None:
-    """Has `faults` happen in their time. UsageError where the cluster cannot lose what is named."""
-    if not faults.kill:
-        return
-    if cluster.elastic is None:
-        raise UsageError(
-            "faults.kill needs a system whose instances may die, which this one's may not; set "
-            "faults.kill=[]"
+def check(faults: Faults, schedule: Schedule, num_instances: int, *, ours: bool) -> None:
+    """Raises UsageError for what cannot strike, before anything is started. `ours`: the instances
+    are this harness's to kill."""
+    end_s, total = float(schedule.arrival_s[-1]), len(schedule.arrival_s)
+    for key, fault in faults.by_key():
+        require(
+            ours,
+            f"faults.{key} strikes instances that this harness starts, and this engine has none: "
+            "choose engine=torch, engine=vllm or engine=sim",
         )
-    for kill in faults.kill:
-        die, name = _death(kill, cluster.elastic)
-        loop.spawn(_at(kill.at_s, die, loop), name=f"kill {name}")
+        number, at_s, after = fault.instance, fault.at_s, fault.after_requests
+        known = number is None or 0 <= number < num_instances
+        names = f"faults.{key} names instance {number}; valid: 0 to {num_instances - 1}"
+        require(known, names)
+        late = f"faults.{key} at_s={at_s} is after the last arrival; valid: up to {end_s:g}"
+        require(at_s is None or at_s <= end_s, late)
+        many = f"faults.{key} after_requests={after} is not before the last of {total} requests"
+        require(after is None or after < total, f"{many}; valid: 1 to {total - 1}")
+
+
+@contextmanager
+def striking(faults: Faults, cluster: Cluster, loop: Loop, recorder: Recorder) -> Iterator[None]:
+    """Has `faults` happen in their time while a run lasts. Stalled processes go on at the end,
+    however it comes. UsageError where the cluster cannot lose what is named."""
+    strikes: list[Strike] = []
+    for key, fault in faults.by_key():
+        if isinstance(fault, Kill) and fault.host is not None:
+            victim: Victim = Host(_with_hosts(cluster, fault.host), fault.host)
+        else:
+            victim = cluster.victims[fault.instance or 0]
+        victim.expect()
+        strikes.append(Strike(key, fault, victim, loop, recorder))
     hosts = {kill.host for kill in faults.kill if kill.host is not None}
-    all_of_them = hosts >= set(cluster.elastic.hosts)
-    require(not all_of_them, f"faults.kill names all {len(hosts)} hosts: leave one")
-
-
-def _death(kill: Kill, cluster: ElasticCluster) -> tuple[Callable[[], None], str]:
-    """What ends whom."""
-    number, host = kill.instance, kill.host
-    if number is not None:
-        last = len(cluster.instances) - 1
-        known = 0 <= number <= last
-        require(known, f"faults.kill names instance {number}; valid: 0 to {last}")
-        victim = cluster.instances[number]
-        return partial(cluster.kill, victim), victim.name
-    assert host is not None
-    require(
-        cluster.on_host_lost is not None,
-        f"faults.kill names host {host}, but this system's hosts cannot fail; name its "
-        "instances, or choose +system=blitzscale",
+    all_of_them = (
+        bool(hosts) and cluster.elastic is not None and hosts >= set(cluster.elastic.hosts)
     )
-    last = len(cluster.hosts) - 1
-    require(host in cluster.hosts, f"faults.kill names host {host}; valid: 0 to {last}")
-    return partial(cluster.kill_host, host), f"host {host}"
+    require(not all_of_them, f"faults.kill names all {len(hosts)} hosts: leave one")
+    for strike in strikes:
+        loop.spawn(strike.run(), name=f"{strike.key} {strike.victim.name}")
+    try:
+        yield
+    finally:
+        for strike in strikes:
+            strike.end()
 
 
-async def _at(at_s: float, die: Callable[[], None], loop: Loop) -> None:
-    await loop.sleep_until(at_s)
-    die()
+def _with_hosts(cluster: Cluster, host: int) -> ElasticCluster:
+    elastic = cluster.elastic
+    if elastic is None or elastic.on_host_lost is None:
+        raise UsageError(
+            f"faults.kill names host {host}, but this system's hosts cannot fail; name its "
+            "instances, or choose +system=blitzscale"
+        )
+    last = len(elastic.hosts) - 1
+    require(host in elastic.hosts, f"faults.kill names host {host}; valid: 0 to {last}")
+    return elastic
+
+
+class Host:
+    """A node as a `Victim`, of kills alone."""
+
+    def __init__(self, cluster: ElasticCluster, number: int) -> None:
+        self.name, self._cluster, self._number = f"host {number}", cluster, number
+
+    def expect(self) -> None:
+        """Its system does."""
+
+    @property
+    def alive(self) -> bool:
+        return not self._cluster.hosts[self._number].lost
+
+    def kill(self) -> None:
+        self._cluster.kill_host(self._number)
+
+    async def stall(self, for_s: float) -> bool:
+        raise UsageError(f"faults.stall: {self.name} cannot stall, only its instances can")
+
+    def release(self) -> None:
+        """Nothing of it stalls."""
+
+
+class Strike:
+    """One fault: waits for its time, strikes, and puts into the run's events whether it did."""
+
+    def __init__(
+        self, key: str, fault: Fault, victim: Victim, loop: Loop, recorder: Recorder
+    ) -> None:
+        self.key, self.victim, self._fault = key, victim, fault
+        self._loop, self._recorder = loop, recorder
+        self._since_s: float | None = None  # None: it has not struck yet
+        self._why_not = "the run ended before"
+        self._told = False
+
+    async def run(self) -> None:
+        await self._time()
+        self._since_s = self._loop.now
+        if not self.victim.alive:
+            self._why_not = "the instance was dead before"
+            self._tell(struck=False)
+        elif isinstance(self._fault, Stall):
+            self._why_not = "the run ended in its midst"
+            struck = await self.victim.stall(self._fault.for_s)
+            self._why_not = "the instance was not stopped all the time"
+            self._tell(struck=struck)
+        else:
+            self._why_not = "the instance was still alive when the run ended"
+            self.victim.kill()  # `end` looks whether it is dead: that may end the run at once
+
+    async def _time(self) -> None:
+        after = self._fault.after_requests
+        if after is None:
+            await self._loop.sleep_until(self._fault.at_s or 0.0)
+            return
+        reached = Event(self._loop)
+
+        def on_done(request: Request) -> None:
+            if self._recorder.num_done >= after:
+                reached.set()
+
+        self._recorder.on_done.append(on_done)
+        await self._loop.wait(reached)
+
+    def end(self) -> None:
+        """The run is over."""
+        self.victim.release()
+        if not self._told:
+            killed = self._since_s is not None and not isinstance(self._fault, Stall)
+            self._tell(struck=killed and not self.victim.alive)
+
+    def _tell(self, *, struck: bool) -> None:
+        self._told = True
+        now_s = self._loop.now
+        start_s = now_s if self._since_s is None else self._since_s
+        fields: dict[str, Any] = {"fault": self.key, "planned": self._fault.planned}
+        fields |= {"struck": struck, "why_not": "" if struck else self._why_not}
+        end_s = now_s if self.key == "stall" else start_s
+        self._recorder.event("fault", self.victim.name, start_s, end_s, **fields)

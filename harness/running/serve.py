@@ -97,6 +97,8 @@ def _recorder(parts: Prepared, folder: RunFolder) -> Iterator[Recorder]:
 def _serve(
     parts: Prepared, folder: RunFolder, recorder: Recorder, placements: Sequence[Placement]
 ) -> None:
+    ours = parts.engine.has_devices and parts.engine.devices_known
+    faults.check(parts.faults, parts.schedule, len(placements), ours=ours)
     loop = parts.engine.make_loop()
     plugin = getattr(parts.system, "plugin", None)
     experiment = Experiment(
@@ -114,9 +116,11 @@ def _serve(
     with parts.engine.start(experiment) as cluster:
         check_capacity(parts.schedule, cluster)
         system = _system(parts, loop, cluster)
-        faults.start(parts.faults, cluster, loop)
         client = Client(parts.client, loop=loop, recorder=recorder, system=system)
-        with _shown(parts, recorder, cluster) as bar:
+        with (
+            faults.striking(parts.faults, cluster, loop, recorder),
+            _shown(parts, recorder, cluster) as bar,
+        ):
             second = EachSecond(recorder, parts.tracker.second)
 
             def watch(now_s: float) -> None:

@@ -19,6 +19,7 @@ from harness.model_spec import ModelSpec
 from harness.pooled.blocks import SlabPool, device_shape
 from harness.pooled.device import KvCopy
 from harness.pooled.plan import device_weight_bytes
+from harness.sim.compute import Compute
 from harness.sim.config import SimPoolConfig
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network
@@ -35,6 +36,7 @@ class SimDevice:
         self._gpus, self._models, self._config = tuple(gpus), experiment.models, config
         self._cost, self._network = cost, network
         self._loop, self._recorder = experiment.loop, experiment.recorder
+        self.compute, self._may_fail = Compute(self._loop), False
         hardware, models = experiment.hardware, experiment.models
         achieved = hardware.calibration.memory_efficiency
         self._memory_bytes_per_s = hardware.memory_bandwidth_bytes_per_s * achieved
@@ -46,7 +48,13 @@ class SimDevice:
 
     def executor(self, model: str, kv: SlabPool) -> SimInstance:
         spec = self._models[model]
-        return SimInstance(self.name, spec, kv, self._cost(spec), self._loop, self._recorder)
+        made = SimInstance(self.name, spec, kv, self._cost(spec), self._loop, self._recorder)
+        made.compute, made.may_fail = self.compute, self._may_fail
+        return made
+
+    def may_fail(self) -> None:
+        """A fault is planned, before anything has run."""
+        self._may_fail = True
 
     async def load(
         self, model: str, at_bytes: int, source: Location, *, staged: bool, stop: Event | None

@@ -28,6 +28,7 @@ from harness.sim.instance import SimInstance
 from harness.sim.layerwise import SimLayerwise
 from harness.sim.network import Network
 from harness.sim.pipeline import SimPipeline
+from harness.sim.victims import SimElasticVictim
 
 
 class SimElastic:
@@ -40,6 +41,7 @@ class SimElastic:
         network = Network(self._loop, Topology(hardware))
         self.fabric = SimFabric(self._loop, network, achieved, config.loss_notice_s)
         shared = Shared(self._loop, self._recorder, self.fabric, KvDirectory(self._loop))
+        self._runners: list[SimInstance] = []
         self._costs: dict[tuple[str, int, float], CostModel] = {}
         instances = [
             self._instance(f"sim-{i}", placement, shared)
@@ -47,6 +49,7 @@ class SimElastic:
         ]
         self.cluster = ElasticCluster(instances, self, shared, experiment.models, hardware)
         self.fabric.interrupt = {one.name: one.interrupt_all for one in instances}
+        self.victims = [SimElasticVictim(one, self._loop, self.fabric) for one in self._runners]
 
     def _instance(self, name: str, placement: Placement, shared: Shared) -> ElasticInstance:
         elastic, config, hardware = placement.elastic, self._config, self._experiment.hardware
@@ -64,6 +67,7 @@ class SimElastic:
         runner = SimInstance(name, model, instance.kv, cost(), self._loop, self._recorder)
         runner.died = partial(self.fabric.require, name)
         instance.runner = runner
+        self._runners.append(runner)
         if config.copies_take_bandwidth:
             self.fabric.beside[name] = BesideCopies(
                 self._achieved_bytes_per_s,

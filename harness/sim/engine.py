@@ -19,6 +19,7 @@ from harness.cost.streamed import StreamedCost, streamed_layers
 from harness.device.caching_pool import CachingPool
 from harness.device.location import hbm
 from harness.device.topology import Topology
+from harness.device.victim import Victim
 from harness.elastic.instance import ElasticInstance
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
@@ -33,6 +34,7 @@ from harness.sim.device import SimDevice
 from harness.sim.elastic import SimElastic
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network
+from harness.sim.victims import SimPooledVictim, SimVictim
 
 
 class SimEngine:
@@ -55,12 +57,15 @@ class SimEngine:
         if any(placement.elastic for placement in experiment.placements):
             yield self._elastic(experiment)
             return
+        victims = list[Victim]()
         instances = [self._instance(f"sim-{i}", p, experiment) for i, p in named if p.model]
         pooled = [(f"sim-{i}", p) for i, p in named if p.model is None]
         self._resolved = self._settled(experiment, instances)
-        pool = self._pool(pooled, experiment) if pooled else []
+        pool = self._pool(pooled, experiment, victims) if pooled else []
+        notice_s = self._config.loss_notice_s
+        victims += [SimVictim(one, experiment.loop, notice_s) for one in instances]
         profile = HardwareProfile(experiment.hardware, costs=self._config.costs)
-        yield experiment.cluster(instances=instances, pool=pool, profile=profile)
+        yield experiment.cluster(instances=instances, pool=pool, profile=profile, victims=victims)
 
     def _instance(self, name: str, placement: Placement, experiment: Experiment) -> SimInstance:
         """One that serves its model for good."""
@@ -77,7 +82,7 @@ class SimEngine:
         return SimInstance(name, model, kv, costs[0], loop, recorder, prefill_cost=costs[1])
 
     def _pool(
-        self, placed: list[tuple[str, Placement]], experiment: Experiment
+        self, placed: list[tuple[str, Placement]], experiment: Experiment, victims: list[Victim]
     ) -> list[PooledInstance]:
         hardware, loop = experiment.hardware, experiment.loop
         config = within_host(self._config.pool, hardware)
@@ -89,6 +94,7 @@ class SimEngine:
         for name, placement in placed:
             gpus = [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices]
             devices.append(SimDevice(name, gpus, config, block_tokens, experiment, cost, network))
+        victims += [SimPooledVictim(d.name, loop, d.compute, d.may_fail) for d in devices]
         pool = make_pool(devices, plan, config, experiment)
         for host in {instance.node: instance.host for instance in pool}.values():
             host.models.warm(specs)
@@ -100,7 +106,7 @@ class SimEngine:
         settled = self._settled(experiment, built.cluster.instances)
         self._resolved = settled | {"elastic": True, "simulator_error": NOT_MEASURED_ELASTIC}
         profile = HardwareProfile(experiment.hardware, costs=self._config.costs)
-        return experiment.cluster(elastic=built.cluster, profile=profile)
+        return experiment.cluster(elastic=built.cluster, profile=profile, victims=built.victims)
 
     def _settled(
         self, experiment: Experiment, instances: Sequence[SimInstance | ElasticInstance]

@@ -139,6 +139,9 @@ class SimFabric:
             await self._loop.wait(known)
             raise InstanceLost(name, "killed")
 
+    def is_lost(self, name: str) -> bool:
+        return name in self._lost
+
     def kill(self, name: str) -> None:
         if name not in self._lost:
             self._lost[name] = Event(self._loop)

@@ -64,6 +64,7 @@ class SimInstance(BaseInstance):
         self._applied, self._ends = 0, False
         self._last_step_s = 0.0
         self.died = no_death  # raises InstanceLost, once that is known, where the device has died
+        self.may_fail = False  # a fault is planned: every run can be interrupted
         self.compute = Compute(loop)
 
     def use(self, cost: CostModel) -> None:
@@ -82,6 +83,8 @@ class SimInstance(BaseInstance):
     ) -> int:
         self._begin(batch, max_steps)
         compute = self.compute
+        if self.may_fail:
+            interrupt = interrupt or await self._interruptible()
         if compute.busy or compute.booked_until_s > self._loop.now:
             await compute.enter()
         compute.busy, compute.interrupt, lent_s = True, interrupt, compute.lent_s
@@ -98,6 +101,16 @@ class SimInstance(BaseInstance):
                 compute.leave()
             else:
                 compute.busy = False
+
+    async def _interruptible(self) -> Event:
+        """What ends a run of an instance that a fault is planned for. InstanceLost where it has
+        died."""
+        try:
+            await self.died()
+        except InstanceLost:
+            self._running = False
+            raise
+        return Event(self._loop)
 
     def settle(self) -> float:
         segment = self._segment

@@ -17,6 +17,7 @@ from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
 from harness.device.instance import Instance
 from harness.elastic.instance import ElasticInstance
+from harness.errors import InstanceLost
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, dedicated
 from harness.request import Request
@@ -36,12 +37,18 @@ class Backend(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def lost(self) -> bool: ...
+
     def submit(self, request: Request) -> None: ...
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VllmSystem:
     """Replicas behind a dispatcher: round robin over the instances that serve a request's model.
+
+    One that dies fails the requests it has; the dispatcher then passes it over, as a proxy does
+    with a server that refuses connections. That it died while idle, the next request finds out.
 
     order: as in `Replica`. Raises ValueError if a model has no instance, or if the engine or the
     order does not fit `system.preemption`.
@@ -70,7 +77,7 @@ class VllmSystem:
             scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
             enable_prefix_caching=config.enable_prefix_caching,
         )
-        self._loop = loop
+        self._loop, self._drop = loop, cluster.drop
         instances, self._replicas = self._serving(config, limits, cluster, order)
         self._backends: dict[str, Sequence[Backend]] = {
             name: [r for r, i in zip(self._replicas, instances, strict=True) if i.model is m]
@@ -110,10 +117,24 @@ class VllmSystem:
 
     def submit(self, request: Request) -> None:
         backends = self._backends[request.model]
-        backends[self._next[request.model] % len(backends)].submit(request)
-        self._next[request.model] += 1
+        for _ in backends:
+            backend = backends[self._next[request.model] % len(backends)]
+            self._next[request.model] += 1
+            if not backend.lost:
+                backend.submit(request)
+                return
+        self._drop(request, f"every instance of {request.model} is lost")
 
     async def serve(self) -> None:
         for replica in self._replicas:
-            self._loop.spawn(replica.serve(), name=replica.name)
+            self._loop.spawn(self._serve(replica), name=replica.name)
         await self._loop.wait(Event(self._loop))
+
+    async def _serve(self, replica: Replica) -> None:
+        try:
+            await replica.serve()
+        except InstanceLost as error:
+            replica.lost = True
+            for request in [*replica.running, *replica.waiting]:
+                if not (request.finished or request.failed):
+                    self._drop(request, str(error))

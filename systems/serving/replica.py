@@ -49,6 +49,7 @@ class Replica:
         self.look_s = inf  # when to schedule again if nothing wakes it before
         self.idle = False  # has nothing to run, and waits
         self.closing = False  # runs no further iteration
+        self.lost = False  # its executor has died; set by the system, which has to know
         self._order = order
         # Others spend no coroutine on each batch: it would cost simulations a fifth of their speed.
         self._overrides_form = type(self).form is not Replica.form

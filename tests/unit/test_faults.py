@@ -1,0 +1,190 @@
+"""Faults on purpose: what is refused, whether each struck, and what a verdict makes of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from harness.clock import WallLoop
+from harness.device.processes import Processes, below
+from harness.errors import InstanceLost, UsageError
+from harness.records.run_folder import FinishedRun
+from tests.running import run_here
+
+SIMULATED = (
+    "+system=vllm", "+workload=burstgpt", "engine=sim", "hardware=a100x2", "model=llama2-7b",
+    "workload.num_requests=100", "figure=null", "data.dir=null", "data.download=false",
+)  # fmt: skip
+KILL = "faults.kill=[{instance: 1, at_s: 20}]"
+POOLED = ("+system=serverlessllm", "model_set=tiny", "model=tiny-llama", "hardware=a100x2")
+
+
+def test_a_killed_instance_fails_what_it_has_and_the_others_serve_the_rest(tmp_path: Path) -> None:
+    run = served(tmp_path, KILL)
+    table = run.requests.to_pydict()
+    failed = [i for i, status in enumerate(table["status"]) if status == "failed"]
+    assert failed
+    assert {table["error"][i] for i in failed} == {"instance sim-1 is lost: killed"}
+    assert all(table["instance"][i] in ("", "sim-1") for i in failed)
+    after = [name for name, at_s in zip(table["instance"], table["arrival_s"], strict=True)
+             if at_s > 25]  # fmt: skip
+    assert set(after) == {"sim-0"}
+    times_s = [times[-1] for name, times in zip(table["instance"], table["token_times_s"],
+               strict=True) if name == "sim-1" and times]  # fmt: skip
+    assert max(times_s) <= 20
+    assert run.summary["verdict"]["status"] == "VALID"
+    (fault,) = run.summary["faults"]
+    assert (fault["fault"], fault["struck"], fault["start_s"]) == ("kill", True, 20.0)
+
+
+def test_a_stalled_instance_gives_no_token_meanwhile_and_then_goes_on(tmp_path: Path) -> None:
+    run = served(tmp_path, "faults.stall=[{instance: 0, after_requests: 10, for_s: 5}]")
+    table = run.requests.to_pydict()
+    assert set(table["status"]) == {"completed"}
+    (fault,) = run.summary["faults"]
+    assert fault["struck"]
+    start_s, end_s = fault["start_s"], fault["end_s"]
+    assert end_s == start_s + 5
+    of = [times for name, times in zip(table["instance"], table["token_times_s"], strict=True)
+          if name == "sim-0"]  # fmt: skip
+    every = sorted({time_s for times in of for time_s in times})
+    assert len([time_s for time_s in every if start_s < time_s < end_s]) <= 1  # the one under way
+    assert any(time_s < start_s for time_s in every)
+    assert any(time_s > end_s for time_s in every)
+
+
+def test_a_fault_that_strikes_a_dead_instance_makes_the_run_invalid(tmp_path: Path) -> None:
+    run = served(
+        tmp_path, "faults.kill=[{instance: 1, at_s: 5}]",
+        "faults.stall=[{instance: 1, at_s: 6, for_s: 1}]",
+    )  # fmt: skip
+    assert run.invalid == (
+        "a fault did not strike: stall of instance 1 at 6 s: the instance was dead before"
+    )
+
+
+def test_a_stall_that_outlasts_the_run_makes_it_invalid(tmp_path: Path) -> None:
+    run = served(tmp_path, "faults.stall=[{instance: 1, after_requests: 99, for_s: 9000}]")
+    assert "the run ended in its midst" in run.invalid
+
+
+def test_with_every_instance_dead_each_request_fails_with_a_reason(tmp_path: Path) -> None:
+    run = served(tmp_path, "faults.kill=[{instance: 0, at_s: 20}, {instance: 1, at_s: 20}]")
+    table = run.requests.to_pydict()
+    assert set(table["status"]) == {"completed", "failed"}
+    assert table["error"][-1] == "every instance of default is lost"
+
+
+def test_a_device_that_models_share_ends_the_run_with_it(tmp_path: Path) -> None:
+    words = [each for each in SIMULATED if each.split("=")[0] not in ("+system", "model")]
+    with pytest.raises(InstanceLost, match="instance sim-1 is lost"):
+        run_here(tmp_path / "run", *words, *POOLED, KILL)
+    assert "InstanceLost" in (tmp_path / "run" / "manifest.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("kill=[{instance: 2, at_s: 1}]", "faults.kill names instance 2; valid: 0 to 1"),
+        ("stall=[{instance: 0, at_s: 1e6, for_s: 1}]", "at_s=1000000.0 is after the last arrival"),
+        ("kill=[{instance: 0, after_requests: 100}]", "after_requests=100 is not before the last"),
+        ("kill=[{instance: 0, after_requests: 0}]", "after_requests=0 must be at least 1"),
+        ("kill=[{instance: 0}]", "at_s=None, after_requests=None: one of the two"),
+        ("stall=[{instance: 0, at_s: 1, for_s: 0}]", "for_s=0.0 must be a finite time above 0 s"),
+        ("stall=[{at_s: 1, for_s: 1}]", "instance=None is to be a number"),
+        ("kill=[{host: 0, at_s: 1}]", "this system's hosts cannot fail"),
+    ],
+)
+def test_a_fault_that_cannot_strike_is_refused(tmp_path: Path, override: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        run_here(tmp_path / "run", *SIMULATED, f"faults.{override}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_engine_that_starts_no_instance_is_refused(tmp_path: Path) -> None:
+    words = ("+system='null'", "+workload=azure_code", "engine=none", "figure=null")
+    small = ("data.dir=null", "data.download=false", "workload.num_requests=20")
+    with pytest.raises(UsageError, match="choose engine=torch, engine=vllm or engine=sim"):
+        run_here(tmp_path / "run", *words, *small, "faults.kill=[{instance: 0, at_s: 0}]")
+
+
+SPINS = "import time\nprint(1, flush=True)\nwhile time.monotonic(): pass"
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does nothing but use processor time."""
+    process = subprocess.Popen([sys.executable, "-c", SPINS], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def stalled(victim: Processes, loop: WallLoop) -> bool:
+    async def main() -> Any:
+        return await victim.stall(0.2)
+
+    found: bool = loop.run(main())
+    return found
+
+
+def test_a_stalled_process_is_seen_to_stop_and_goes_on(child: subprocess.Popen[bytes]) -> None:
+    loop = WallLoop()
+    assert stalled(Processes("one", loop, lambda: [child.pid]), loop)
+    assert psutil.Process(child.pid).status() != psutil.STATUS_STOPPED
+
+
+def test_a_process_that_goes_on_in_the_midst_of_its_stall_was_not_stalled(
+    child: subprocess.Popen[bytes],
+) -> None:
+    loop = WallLoop()
+    victim = Processes("one", loop, lambda: [child.pid])
+
+    async def main() -> Any:
+        stall = loop.spawn(victim.stall(0.4), name="stall")
+        await loop.sleep(0.1)
+        psutil.Process(child.pid).resume()
+        await loop.wait(stall.finished)
+        return stall.result
+
+    assert loop.run(main()) is False
+
+
+def test_a_stall_that_is_broken_off_leaves_no_process_stopped(
+    child: subprocess.Popen[bytes],
+) -> None:
+    loop = WallLoop()
+    victim = Processes("one", loop, lambda: [child.pid])
+
+    async def main() -> None:
+        loop.spawn(victim.stall(60.0), name="stall")
+        await loop.sleep(0.05)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(main())
+    assert psutil.Process(child.pid).status() != psutil.STATUS_STOPPED
+
+
+def test_a_killed_process_is_dead_and_cannot_be_stalled(child: subprocess.Popen[bytes]) -> None:
+    loop = WallLoop()
+    victim = Processes("one", loop, lambda: [child.pid])
+    assert victim.alive
+    victim.kill()
+    child.wait()
+    assert not victim.alive
+    assert not stalled(victim, loop)
+    assert below(child.pid) == []
+
+
+def served(tmp_path: Path, *overrides: str) -> FinishedRun:
+    run_here(tmp_path / "run", *SIMULATED, *overrides)
+    return FinishedRun.load(tmp_path / "run")
