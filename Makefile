@@ -15,6 +15,7 @@
 # make sensitivity-PAPER  the simulated figures with another engine profile: do verdicts change?
 # make fidelity         profile this machine, then measure the simulator's error against its engine
 # make fidelity-gpu     the simulator's error against published runs of vLLM on GPUs (two minutes)
+# make faults           what each system does when an instance dies or stalls, live and simulated
 # make bench            output tokens/s of our engine, vLLM and Hugging Face generate
 # make bench-sim        the simulator's requests per second
 # make bench-elastic    pipelines, chains of loads and KV exchanges, simulated and live
@@ -41,7 +42,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(
 
 .PHONY: help setup demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
 .PHONY: bench-elastic reproduce papers smoke archive bench-client selftest fidelity
-.PHONY: fidelity-gpu gpu clean
+.PHONY: fidelity-gpu faults gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -108,6 +109,9 @@ test-vllm: setup
 FUZZ_INPUTS ?= 10000
 fuzz: setup
 	FUZZ_INPUTS=$(FUZZ_INPUTS) $(PY) -m pytest --timeout=7200 tests/fuzz
+
+faults: setup
+	$(PY) -m harness faults
 
 bench: setup
 	$(PY) -m tests.benchmarks.bench_engine --json results/published/bench_engine.json

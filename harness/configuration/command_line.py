@@ -22,6 +22,7 @@ COMMANDS = {  # `harness.configuration.key_help` has a line for each
     "capacity": "harness.experiments.capacity",
     "calibrate": "harness.calibrate",
     "fidelity": "harness.fidelity",
+    "faults": "harness.faulting",
     "plots": "plots",
     "workloads": "workloads",
     "score": "harness.records.score",

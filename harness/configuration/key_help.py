@@ -45,6 +45,7 @@ Commands; python -m harness COMMAND --help explains each:
   capacity   finds how many GPUs, or which rate, a condition such as P99 TTFT < 1 s allows
   calibrate  measures this machine, and fits the simulator's iteration times
   fidelity   measures the simulator's error against real engines
+  faults     kills and stalls instances of each system, and says what is lost
   plots      draws, compares and reports finished runs and sweeps
   workloads  lists and describes workloads, and writes schedules
   score      scores finished runs under other SLOs

@@ -27,7 +27,6 @@ from harness.engine.fabric import LinkTable, TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
 from harness.engine.paced_links import PacedLinks
 from harness.engine.pipeline import TorchLayerwise, TorchPipeline
-from harness.engine.tokens import TokenBook
 from harness.engine.worker_process import WorkerProcess
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
@@ -82,7 +81,7 @@ class TorchElastic:
         loop = experiment.loop
         assert isinstance(loop, WallLoop), "make_loop() made it"
         self._workers, self._config, self._experiment = workers, config, experiment
-        self._loop, self._book = loop, TokenBook(experiment.seed)
+        self._loop, self._book = loop, workers.book
         self._files = self._open_files()
         places = self._places()
         links = LinkTable(Topology(experiment.hardware), places, config.elastic.paced)

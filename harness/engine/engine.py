@@ -25,7 +25,6 @@ from harness.engine.elastic import TorchElastic
 from harness.engine.hf_config import check_config
 from harness.engine.instance import LiveRun, TorchInstance
 from harness.engine.pool import TorchPool
-from harness.engine.tokens import TokenBook
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
@@ -95,7 +94,7 @@ class TorchEngine:
     def _dedicated(self, workers: Workers, experiment: Experiment) -> list[TorchInstance]:
         """An instance for each placement, which has its model for good."""
         specs = [experiment.models[name] for name in resident_models(experiment.placements)]
-        loop, book = experiment.loop, TokenBook(experiment.seed)
+        loop, book = experiment.loop, workers.book
         assert isinstance(loop, WallLoop), "make_loop() made it"
         started = []
         for index, spec in enumerate(specs):

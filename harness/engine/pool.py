@@ -15,7 +15,6 @@ from harness.engine.config import TorchConfig
 from harness.engine.device import TorchDevice
 from harness.engine.device_share import gpu_share_bytes
 from harness.engine.host_memory import HostMemory
-from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
 from harness.engine.warm_speed import time_scale
 from harness.engine.worker_process import WorkerProcess, side_by_side
@@ -39,7 +38,7 @@ class TorchPool:
         specs = list(self._models.values())
         self._plan = divided(config.pool, specs, config.block_tokens, memory_bytes)
         self._memory = HostMemory(workers.stack, self._models, config.pool, experiment.run_dir)
-        book = TokenBook(experiment.seed)
+        book = workers.book
         self._devices: list[TorchDevice] = []
         for index in range(workers.num_workers):
             spawn = partial(self._spawn, index)

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from harness.device.base import advance
 from harness.engine.work import BatchWork, Chunk
+from harness.files import replaced, writing
 from harness.prompts import prompt_ids
 from harness.request import Batch, Request
+
+
+def write_tokens(path: Path, generated: Mapping[int, Sequence[int]]) -> None:
+    """Writes a table with the columns request_id and token_ids. RunError where it cannot."""
+    ids = pa.array(list(generated.values()), pa.list_(pa.int32()))
+    table = pa.table({"request_id": pa.array(list(generated), pa.int64()), "token_ids": ids})
+    with writing(path), replaced(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
 
 
 class TokenBook:

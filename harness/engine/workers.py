@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.configuration.threads import engine_threads
 from harness.engine.config import WARM_UP_TOKENS, TorchConfig
+from harness.engine.tokens import TokenBook, write_tokens
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment
@@ -20,6 +21,8 @@ class Workers:
     def __init__(self, stack: ExitStack, config: TorchConfig, experiment: Experiment) -> None:
         self.stack, self._config = stack, config
         self.num_workers = len(experiment.placements)
+        self.book = TokenBook(experiment.seed)
+        stack.callback(write_tokens, experiment.run_dir / "tokens.parquet", self.book.generated)
         self._num_threads = config.num_threads or max(1, engine_threads() // self.num_workers)
         self._logs = experiment.run_dir / "logs"
         self._logs.mkdir(exist_ok=True)

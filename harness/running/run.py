@@ -67,9 +67,7 @@ def obtain(
     for another process that runs into the folder, see `locked`."""
     check()
     identity = parts.identity()
-    names = [command.choices[group] for group in ("system", "workload", "engine")]
-    own = command.folder if command.named else command.folder / "-".join([*names, str(identity)])
-    folder = RunFolder(own)
+    folder = RunFolder(own_folder(identity, command))
     again = ""
     with locked(folder.path, wait=wait):
         held = folder.held(identity, again=parts.options.again)
@@ -88,6 +86,11 @@ def obtain(
             folder.begin()
             run_anew(parts, folder, description)
     return Obtained(folder.path, again)
+
+
+def own_folder(identity: Identity, command: Command) -> Path:
+    names = [command.choices[group] for group in ("system", "workload", "engine")]
+    return command.folder if command.named else command.folder / "-".join([*names, str(identity)])
 
 
 def of_other_sources(path: Path, identity: Identity) -> str:

@@ -1,0 +1,110 @@
+"""What a fault did to a run: requests lost, wrong tokens, seconds to recover; and the command."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from harness.configuration.config import typed
+from harness.faulting import __main__ as command
+from harness.faulting import cases as made_cases
+from harness.faulting.cases import UNDISTURBED, cases, read_cases
+from harness.faulting.outcome import harm, recovery_s
+from harness.running.faults import Faults
+
+
+def row(
+    number: int, arrival_s: float, *times_s: float, status: str = "completed"
+) -> dict[str, Any]:
+    return {
+        "request_id": number, "arrival_s": arrival_s, "token_times_s": list(times_s),
+        "status": status,
+    }  # fmt: skip
+
+
+BEFORE = [row(0, 0, 1.0, 1.5, 2.0), row(1, 2, 2.5, 3.0)]
+
+
+def test_lost_and_hurt_requests_are_counted() -> None:
+    after = [row(0, 0, 1.0, status="failed"), row(1, 2, 2.5, 3.0)]
+    found = harm(after, BEFORE, 1.2, {}, {}, 1.5)
+    assert (found.lost, found.hurt, found.wrong, found.compared) == (1, 1, None, 0)
+
+
+def test_a_request_that_also_fails_undisturbed_is_not_lost_to_the_fault() -> None:
+    failed = [row(0, 0, status="failed"), BEFORE[1]]
+    assert harm(failed, failed, 1.0, {}, {}, 1.5).lost == 0
+
+
+def test_wrong_tokens_are_of_completed_requests_whose_ids_are_known() -> None:
+    after = [row(0, 0, 1.0, status="failed"), row(1, 2, 2.5, 3.0)]
+    found = harm(after, BEFORE, 1.2, {0: [1], 1: [4, 6]}, {0: [1, 2, 3], 1: [4, 5]}, 1.5)
+    assert (found.wrong, found.compared) == (1, 1)
+
+
+def test_recovery_ends_with_the_last_wait_longer_than_any_undisturbed() -> None:
+    assert recovery_s(BEFORE, BEFORE, 0.5, 1.0) == 0
+    gap = [row(0, 0, 1.0, 1.5, 4.0), row(1, 2, 2.5, 3.0)]  # waits 2.5 s, 0.5 s undisturbed
+    assert recovery_s(gap, BEFORE, 1.6, 1.5) == pytest.approx(2.4)
+    first = [BEFORE[0], row(1, 2, 4.5, 5.0)]  # its first token after 2.5 s, 1 s undisturbed
+    assert recovery_s(first, BEFORE, 2.0, 1.5) == pytest.approx(2.5)
+    assert recovery_s(gap, BEFORE, 4.0, 1.5) == 0  # it struck after that
+    assert recovery_s(gap, BEFORE, 1.6, 6.0) == 0  # nor is that late
+
+
+def test_every_case_names_faults_that_can_be_read() -> None:
+    found = read_cases()
+    for words in found["faults"].values():
+        for word in words:
+            parsed = OmegaConf.from_dotlist([word]).faults
+            assert typed(OmegaConf.to_container(parsed), Faults, "faults").by_key()
+    every = cases([], [])
+    assert {case.system for case in every} == found["systems"].keys()
+    for case in every:
+        if case.fault == UNDISTURBED:
+            continue
+        assert any(word.startswith("faults.") for word in case.overrides)
+    assert {fault for of in found["systems"].values() for fault in of["faults"]} == set(
+        found["faults"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--only", "vlm"], "--only vlm is unknown; valid: vllm, "),
+        (["--engines", "gpu"], "--engines gpu is unknown; valid: sim, torch, vllm"),
+    ],
+)
+def test_a_name_that_there_is_not_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_part_of_the_table_goes_beside_the_runs_and_complete_runs_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made_cases, "FAULTED_RUNS", tmp_path)
+    monkeypatch.setattr(command, "FAULTED_RUNS", tmp_path)
+    monkeypatch.setattr(command, "PUBLISHED", tmp_path / "published")
+    words = ["--only", "vllm", "serverlessllm", "--engines", "sim"]
+    assert command.main(words) == 0
+    with (tmp_path / "faults.csv").open() as file:
+        rows = {(each["system"], each["fault"]): each for each in csv.DictReader(file)}
+    assert rows["vllm", "kill"]["struck"] == "True"
+    assert rows["vllm", "kill"]["verdict"] == "VALID"
+    assert rows["serverlessllm", "kill"]["verdict"] == "ended"
+    assert int(rows["serverlessllm", "kill"]["lost"]) > int(rows["vllm", "kill"]["lost"]) >= 1
+    assert "InstanceLost: instance sim-1 is lost" in rows["serverlessllm", "kill"]["ended"]
+    assert "## SIMULATED" in (tmp_path / "faults.md").read_text()
+    assert not (tmp_path / "published").exists()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/requests.parquet")}
+    assert len(before) == 7
+    assert command.main(words) == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
