@@ -15,8 +15,8 @@ from harness.clock import WallLoop
 from harness.cluster import Cluster
 from harness.cost.profile import HardwareProfile
 from harness.device.caching_pool import CachingPool
-from harness.engine import attention_choice
 from harness.device.processes import Processes
+from harness.engine import attention_choice
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig

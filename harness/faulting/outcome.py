@@ -48,8 +48,8 @@ def recovery_s(
     disturbed: Sequence[Row], undisturbed: Sequence[Row], strike_s: float, late: float
 ) -> float:
     """From the strike until the last token that was waited for more than `late` times as long as
-    any token of the undisturbed run: a first token since its request's arrival, another since the one before. 0:
-    there is none."""
+    any token of the undisturbed run: a first token since its request's arrival, another since the
+    one before. 0: there is none."""
     longest = dict.fromkeys((True, False), 0.0)
     for _, waited_s, first in _waits(undisturbed):
         longest[first] = max(longest[first], waited_s)
