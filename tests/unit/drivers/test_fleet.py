@@ -15,7 +15,7 @@ import pytest
 
 from harness.clock import Event, WallLoop
 from harness.drivers import server as server_module
-from harness.drivers.fleet import running, watch
+from harness.drivers.fleet import fail, running, watch
 from harness.drivers.server import Plan, Server
 from harness.errors import RunError
 
@@ -119,7 +119,7 @@ def test_a_death_in_the_run_ends_the_run_and_names_the_server(tmp_path: Path) ->
 
     with running([plan(tmp_path, "serve")], 30, print) as members:
         processes = tree(members[0])
-        watch(members, loop)
+        watch(members, loop, fail)
         with pytest.raises(RunError, match=r"fake-0 ended \(killed by SIGKILL\)"):
             loop.run(main())
         assert gone(processes)
@@ -128,7 +128,7 @@ def test_a_death_in_the_run_ends_the_run_and_names_the_server(tmp_path: Path) ->
 def test_a_planned_end_is_no_death(tmp_path: Path) -> None:
     loop = WallLoop()
     with running([plan(tmp_path, "serve")], 30, print) as members:
-        watch(members, loop)
+        watch(members, loop, fail)
 
     async def main() -> bool:
         return await loop.wait(Event(loop), until=0.2)
