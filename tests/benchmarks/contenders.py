@@ -1,4 +1,4 @@
-"""The engines that `bench_engine` compares, each as a function that serves all requests once."""
+"""The engines that `bench_engine` compares, each as a function that serves requests once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,16 @@ from harness.request import Request
 from tests.running import hardware_profile, model_spec
 
 ROOT = Path(__file__).resolve().parents[2]
-NUM_REQUESTS = 64
+CONCURRENCY = (1, 16, 64)  # requests served at once: the first of the 64
+NUM_REQUESTS = max(CONCURRENCY)
 PROMPT_TOKENS, OUTPUT_TOKENS = (32, 512), (64, 256)  # inclusive ranges, uniform
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 64, 2048
-BLOCK_TOKENS, NUM_BLOCKS = 16, 4096
+KV_TOKENS = 65536
+BLOCK_TOKENS = {"torch": 16, "vllm": 128}  # by engine.attention: its default, and vLLM's on a CPU
 SEED = 0
 
 Tokens = list[list[int]]
-Serve = Callable[[], tuple[float, Tokens]]  # all requests once: seconds, and each one's tokens
+Serve = Callable[[int], tuple[float, Tokens]]  # so many, at once: seconds, each one's tokens
 ALL_CORES = len(os.sched_getaffinity(0))
 
 
@@ -52,7 +55,9 @@ def requests() -> list[Request]:
 
 
 @contextmanager
-def torch_engine(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]]:
+def torch_engine(
+    spec: ModelSpec, num_threads: int, attention: str = "torch"
+) -> Iterator[tuple[Serve, int]]:
     """engine=torch with its worker process, scheduled by the vllm policy."""
     from harness.engine.engine import TorchEngine
     from harness.engine_api import Experiment
@@ -62,7 +67,8 @@ def torch_engine(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int
     values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
     values.num_threads = num_threads
     del values["_target_"]
-    values.num_kv_blocks, values.block_tokens = NUM_BLOCKS, BLOCK_TOKENS
+    values.attention, values.block_tokens = attention, BLOCK_TOKENS[attention]
+    values.num_kv_blocks = KV_TOKENS // values.block_tokens
     engine = TorchEngine(typed(plain(values), TorchEngine.Config, "engine"))
     hardware = hardware_profile("local")
     recorder, loop = Recorder([]), engine.make_loop()
@@ -74,8 +80,8 @@ def torch_engine(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int
         )  # fmt: skip
         with engine.start(experiment) as cluster:
 
-            def serve() -> tuple[float, Tokens]:
-                todo = requests()
+            def serve(num_requests: int) -> tuple[float, Tokens]:
+                todo = requests()[:num_requests]
                 recorder.__init__(todo)  # type: ignore[misc]
                 cluster.instances[0].tokens.clear()  # type: ignore[attr-defined]
                 config = VllmSystem.Config(
@@ -103,7 +109,9 @@ def torch_engine(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int
 
 
 @contextmanager
-def in_process(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]]:
+def in_process(
+    spec: ModelSpec, num_threads: int, attention: str = "torch"
+) -> Iterator[tuple[Serve, int]]:
     """Our runner under the same policy, without the worker's process: what messages cost."""
     import torch
 
@@ -113,7 +121,9 @@ def in_process(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]]
     from tests.unit.engine.serving import Server, loaded, runner_of
 
     torch.set_num_threads(num_threads)
-    runner = runner_of(loaded(spec), spec, NUM_BLOCKS, BLOCK_TOKENS)
+    block_tokens = BLOCK_TOKENS[attention]
+    num_blocks = KV_TOKENS // block_tokens
+    runner = runner_of(loaded(spec, attention), spec, num_blocks, block_tokens, attention)
     limits = Limits(
         max_num_seqs=MAX_NUM_SEQS,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
@@ -121,10 +131,10 @@ def in_process(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]]
         scheduler_reserve_full_isl=True,
     )
 
-    def serve() -> tuple[float, Tokens]:
-        pool = BlockPool(NUM_BLOCKS, BLOCK_TOKENS)
+    def serve(num_requests: int) -> tuple[float, Tokens]:
+        pool = BlockPool(num_blocks, block_tokens)
         server = Server(runner, pool, BlockTables(pool), spec.vocab_size)
-        todo = requests()
+        todo = requests()[:num_requests]
         running: list[Request] = []
         waiting = deque(todo)
         start = time.perf_counter()
@@ -160,9 +170,10 @@ def vllm_cpu(spec: ModelSpec, num_threads: None) -> Iterator[tuple[Serve, int]]:
         for r in todo
     ]
 
-    def serve() -> tuple[float, Tokens]:
+    def serve(num_requests: int) -> tuple[float, Tokens]:
+        mine = prompts[:num_requests], sampling[:num_requests]
         start = time.perf_counter()
-        answers = llm.generate(prompts, sampling, use_tqdm=False)
+        answers = llm.generate(*mine, use_tqdm=False)
         return time.perf_counter() - start, [list(a.outputs[0].token_ids) for a in answers]
 
     yield serve, threads_of_vllm()
@@ -183,18 +194,18 @@ def hf_generate(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]
 
     torch.set_num_threads(num_threads)
     network = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
-    todo = requests()
-    longest = max(request.prompt_tokens for request in todo)
-    ids = torch.zeros(len(todo), longest, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, request in enumerate(todo):
-        ids[row, -request.prompt_tokens :] = torch.tensor(
-            prompt_ids(request, spec.vocab_size, SEED)
-        )
-        mask[row, -request.prompt_tokens :] = 1
-    steps = max(request.output_tokens for request in todo)
 
-    def serve() -> tuple[float, Tokens]:
+    def serve(num_requests: int) -> tuple[float, Tokens]:
+        todo = requests()[:num_requests]
+        longest = max(request.prompt_tokens for request in todo)
+        steps = max(request.output_tokens for request in todo)
+        ids = torch.zeros(len(todo), longest, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, request in enumerate(todo):
+            ids[row, -request.prompt_tokens :] = torch.tensor(
+                prompt_ids(request, spec.vocab_size, SEED)
+            )
+            mask[row, -request.prompt_tokens :] = 1
         start = time.perf_counter()
         with torch.inference_mode():
             out = network.generate(
@@ -211,7 +222,9 @@ def hf_generate(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]
 CONTENDERS: dict[str, Any] = {
     "vllm-cpu": vllm_cpu,
     "torch": torch_engine,  # as many threads as vLLM has
+    "vllm-kernels": partial(torch_engine, attention="vllm"),  # ours, with engine.attention=vllm
+    "torch-in-process": in_process,
+    "vllm-kernels-in-process": partial(in_process, attention="vllm"),
     "torch-all-cores": torch_engine,
-    "torch-in-process": in_process,  # as many threads as vLLM has
     "hf-generate": hf_generate,
 }

