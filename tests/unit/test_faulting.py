@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from harness.configuration.config import typed
@@ -87,6 +89,15 @@ def test_a_name_that_there_is_not_is_refused(
     assert said in capsys.readouterr().err
 
 
+@pytest.fixture
+def command_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The command sets its process up for itself alone: Hydra, and handlers of signals."""
+    monkeypatch.setattr(command, "listen", lambda: None)
+    yield
+    GlobalHydra.instance().clear()
+
+
+@pytest.mark.usefixtures("command_alone")
 def test_a_part_of_the_table_goes_beside_the_runs_and_complete_runs_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
