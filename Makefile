@@ -7,8 +7,8 @@
 # make engines          one schedule on three engines, compared
 # make figure-NAME      run what a figure lacks, and draw it: make figure-aegaeon_fig11
 # make figures-PAPER    all figures of a paper, then its claims: make figures-aegaeon
-# make reproduce        figures and claims again, beside the committed ones: WHAT=kunserve, WHAT=aqua_fig08;
-#                       of one seed, or TIER=full
+# make reproduce        figures and claims again, beside the committed ones: PAPER=kunserve, FIGURE=aqua_fig08,
+#                       CLAIM=kunserve/abstract-tail, or all four papers; of one seed, or TIER=full
 # make papers           one page with every figure and claim, committed and made again: papers.html
 # make smoke            one live run, one figure and its claims, in a few minutes
 # make archive          a tarball of this commit for a deposit, with its revision and checksums
@@ -139,16 +139,17 @@ fidelity: setup
 fidelity-gpu: setup
 	$(PY) -m harness.fidelity gpu
 
-WHAT ?= aegaeon aqua blitzscale kunserve
-TIER := quick
+# None of them: all four papers. CLAIM alone, or with PAPER.
+WHAT ?= $(or $(if $(CLAIM),$(if $(findstring /,$(CLAIM)),,$(PAPER)/)$(CLAIM)),$(FIGURE),$(PAPER))
+TIER ?= quick
 reproduce: setup
 	$(PY) -m harness reproduce --tier $(TIER) $(WHAT)
 
 papers: setup
 	$(PY) -m harness plots papers
 
-smoke: demo
-	$(PY) -m harness reproduce aegaeon_fig16
+smoke: setup
+	$(PY) -m harness reproduce --tier smoke
 
 # The same commit gives the same bytes. In the unpacked folder: sha256sum --check SHA256SUMS
 ARCHIVE := elastic-harness-$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)

@@ -52,19 +52,21 @@ Words = Sequence[Sequence[str]]
 @dataclass(frozen=True)
 class PaperFigure:
     """A figure or a table of a paper. `searches`: of experiments whose curves' ends are searched
-    (`harness.experiments.capacity_search`)."""
+    (`harness.experiments.capacity_search`). `quick`: whether `reproduce` makes it in its quick
+    tier; not, where one seed takes long or tells nothing."""
 
     name: str
     table: Table
     plot: Callable[[pd.DataFrame], tuple[Figure, str]]
     experiments: tuple[str, ...] = ()
     searches: Mapping[str, Search] = field(default_factory=dict)
+    quick: bool = True
 
 
 def picture(
     name: str, table: Table, experiments: tuple[str, ...] = (), *,
     searches: Mapping[str, Search] | None = None, shape: tuple[int, int] = (1, 1),
-    size: tuple[float, float], legend: int = 0,
+    size: tuple[float, float], legend: int = 0, quick: bool = True,
 ) -> Callable[[Draw], PaperFigure]:  # fmt: skip
     """Describes a figure by what draws `table`'s rows into panels, and says the caption. `shape`:
     rows and columns of panels; `size`: inches; `legend`: columns of the one above all, 0: none."""
@@ -77,7 +79,7 @@ def picture(
                 legend_above(made, made.axes, legend)
             return made, said
 
-        return PaperFigure(name, table, plot, experiments, searches or {})
+        return PaperFigure(name, table, plot, experiments, searches or {}, quick)
 
     return described
 

@@ -10,6 +10,7 @@ import pickle
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -48,8 +49,9 @@ class Composed:
         return config
 
 
+@cache
 def sweep(experiment: str) -> tuple[str, list[list[str]]]:
-    """The engine of an experiment, and the overrides of each of its runs."""
+    """The engine of an experiment, and the overrides of each of its runs; not to be changed."""
     hydra = _composed(experiment, ()).hydra
     words = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
     batches = BasicSweeper.split_arguments(_parsed(words), None)

@@ -89,7 +89,7 @@ def ends(runs: pd.DataFrame) -> pd.DataFrame:
 
 @picture(
     "aegaeon_factors", table, EXPERIMENTS, shape=(1, 4), size=(11, 6.6),
-    searches=SEARCHES,
+    searches=SEARCHES, quick=False,
 )  # fmt: skip
 def factors(axes: Panels, rows: pd.DataFrame) -> str:
     for i, (panel, (factor, title)) in enumerate(zip(axes, PANELS.items(), strict=True)):

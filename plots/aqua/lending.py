@@ -181,7 +181,8 @@ def of_four(points: Points) -> pd.DataFrame:
 
 
 @picture(
-    "aqua_fig11", of_four, ("aqua_fig11", COPIES_FIRST), shape=(1, 2), size=(10, 3.8)
+    "aqua_fig11", of_four, ("aqua_fig11", COPIES_FIRST), shape=(1, 2), size=(10, 3.8),
+    quick=False,
 )  # fmt: skip
 def fig11(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 11: what lending costs Llama-3.1-70B on four GPUs (a), and tokens/s of each of four

@@ -254,7 +254,7 @@ def over_best(rows: pd.DataFrame) -> pd.DataFrame:
 
 @picture(
     "kunserve_fig16", plans, ("kunserve_fig16", "kunserve_fig16_groups"), shape=(1, 5),
-    size=(13, 4.0), legend=4,
+    size=(13, 4.0), legend=4, quick=False,
 )  # fmt: skip
 def fig16(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 16: throughput-greedy plans (Algorithm 1), memory-greedy and exhaustive ones, and the

@@ -1,5 +1,6 @@
 """`python -m harness reproduce`: figures and claims again, beside the committed ones."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,23 @@ import pytest
 import harness.reproduce.__main__ as reproduce
 from harness.claims.ledger import load
 from harness.errors import RunError
-from harness.reproduce.__main__ import CLAIMS, asked, main, of_the_same_seeds
+from harness.experiments.figures import described
+from harness.experiments.points import Point
+from harness.reproduce import holding, times
+from harness.reproduce.__main__ import main
+from harness.reproduce.asked import CLAIMS, SMOKE_FIGURE, asked
+from harness.reproduce.holding import judged_again, of_the_same_seeds, why_other
 from harness.reproduce.tables import difference
+from harness.reproduce.verdict import (
+    DIFFERENT,
+    FAILED,
+    SAME,
+    UNTOLD,
+    WITHIN,
+    Row,
+    as_page,
+    verdict,
+)
 
 HEAD = "system,rate,p99_s,config_hash\n"
 
@@ -39,14 +55,35 @@ def test_a_table_that_was_never_committed_differs(tmp_path: Path) -> None:
 
 
 def test_papers_figures_and_claims_are_named_as_elsewhere() -> None:
-    names, claims = asked(["kunserve_table1"])
+    names, claims = asked(["kunserve_table1"], "full")
     assert names == ["kunserve_table1"]
     assert {claim.figure for claim in claims} == {"kunserve_table1"}
-    names, (claim,) = asked(["kunserve/abstract-tail"])
+    names, (claim,) = asked(["kunserve/abstract-tail"], "full")
     assert names == [claim.figure]
-    everything, _ = asked(["aegaeon"])
+    everything, _ = asked(["aegaeon"], "full")
     assert "aegaeon_fig11" in everything
     assert all(name.startswith("aegaeon_") for name in everything)
+
+
+def test_the_quick_tier_of_a_paper_has_the_figures_that_claims_rest_on() -> None:
+    every, quick = (set(asked([], tier)[0]) for tier in ("full", "quick"))
+    assert {"aegaeon_fig11", "blitzscale_fig17", "kunserve_fig10", "aqua_fig08"} <= quick < every
+    assert "blitzscale_load_fleets" not in quick, "no claim rests on it"
+    slow = {name for name in every if not described(name).quick}
+    assert slow
+    assert not slow & quick
+    for name in slow:
+        assert asked([name], "quick")[0] == [name], "a figure that is named is made"
+
+
+def test_the_smoke_tier_has_a_figure_with_claims_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names, claims = asked([], "smoke")
+    assert names == [SMOKE_FIGURE]
+    assert {claim.figure for claim in claims} == {SMOKE_FIGURE}
+    assert main(["aqua", "--tier", "smoke"]) == 2
+    assert "aqua: --tier smoke has its own figure" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -64,11 +101,19 @@ def test_a_word_that_names_nothing_is_told(
     assert said in capsys.readouterr().err
 
 
+def test_no_jobs_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["aqua", "--jobs", "0"]) == 2
+    assert "--jobs 0 must be at least 1" in capsys.readouterr().err
+
+
 def into(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command writes instead of results/reproduced; it tells paths below ROOT."""
+    """Where the command writes instead of results/; it tells paths below ROOT."""
     monkeypatch.chdir(folder)  # the command changes it, and is undone here
     monkeypatch.setattr(reproduce, "ROOT", folder)
     monkeypatch.setattr(reproduce, "REPRODUCED", folder / "reproduced")
+    there = folder / "times.json"
+    monkeypatch.setattr(reproduce, "last_times", lambda: times.last_times(there))
+    monkeypatch.setattr(reproduce, "note", lambda *made: times.note(*made, there))
     return folder / "reproduced"
 
 
@@ -78,26 +123,68 @@ def test_a_figure_is_made_beside_the_committed_one_and_held_against_it(
     out = into(tmp_path, monkeypatch)
     assert main(["kunserve_table1"]) == 0
     page = (out / "report.md").read_text()
-    assert "claims that one seed tells are the same." in page
+    assert "Verdict: nothing differs (" in page
     assert "| figure | kunserve_table1 | the same |" in page
     assert "| claim | kunserve/" in page
     assert (out / "kunserve_table1.png").is_file()
+    assert times.last_times(tmp_path / "times.json")["figures"]["kunserve_table1"] > 0
+    assert "Verdict: nothing differs" in capsys.readouterr().out
 
 
-def test_claims_of_a_figure_that_fails_are_not_judged_by_an_older_table(
+def test_a_figure_that_fails_does_not_stop_the_others_nor_is_judged_by_an_older_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = into(tmp_path, monkeypatch)
     assert main(["kunserve_table1"]) == 0
+    whole = reproduce.make_runs
 
-    def broken(*_: object) -> None:
-        raise RunError("the disk is full")
+    def broken(names: list[str], *rest: object) -> None:
+        if names == ["kunserve_table1"]:
+            raise RunError("the disk is full")
+        whole(names, *rest)
 
     monkeypatch.setattr(reproduce, "make_runs", broken)
-    assert main(["kunserve_table1"]) == 1
+    assert main(["kunserve_table1", "kunserve_table2"]) == 1
     page = (out / "report.md").read_text()
-    assert "| figure | kunserve_table1 | failed: the disk is full |" in page
-    assert "| claim |" not in page
+    assert "| figure | kunserve_table1 | failed | the disk is full |" in page
+    assert "| figure | kunserve_table2 | the same |" in page
+    named = {claim.id for claim in asked(["kunserve_table1"], "full")[1]}
+    assert named
+    assert not any(f"| claim | kunserve/{name} |" in page for name in named)
+
+
+def test_what_fails_in_a_way_nobody_thought_of_is_told() -> None:
+    def broken() -> Row:
+        raise KeyError("rate")
+
+    row = reproduce.kept_going("figure", "a", broken)
+    assert row == Row("figure", "a", FAILED, "KeyError: 'rate'")
+
+
+def summary(folder: Path, status: str, num_completed: int = 80) -> Point:
+    verdict = {"status": status, "reasons": ["the cores were busy"]}
+    found = {"num_completed": num_completed, "num_requests": 80, "verdict": verdict}
+    (folder / "summary.json").write_text(json.dumps(found))
+    return Point("demo", {}, 0, folder, "")
+
+
+@pytest.mark.parametrize(
+    ("status", "num_completed", "outcome", "words"),
+    [
+        ("VALID", 80, SAME, "80 of 80 requests completed, VALID"),
+        ("INVALID", 80, UNTOLD, "INVALID on this machine: the cores were busy"),
+        ("VALID", 79, FAILED, "79 of 80 requests completed"),
+    ],
+)
+def test_what_the_live_run_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    status: str, num_completed: int, outcome: str, words: str,
+) -> None:  # fmt: skip
+    point = summary(tmp_path, status, num_completed)
+    monkeypatch.setattr(reproduce, "run_point", lambda *_, **__: point)
+    row = reproduce.live_run()
+    assert row.outcome == outcome
+    assert words in row.told
 
 
 def test_one_seeds_value_is_held_against_the_committed_one_of_this_seed(
@@ -108,21 +195,62 @@ def test_one_seeds_value_is_held_against_the_committed_one_of_this_seed(
     head, made, committed = "stages,rate,seed,ttft_p99_over_one\n", tmp_path, tmp_path / "committed"
     committed.mkdir()
     (committed / "kunserve_fig05.csv").write_text(head + "8,1.5,0,4\n8,1.5,1,6\n")
-    monkeypatch.setattr(reproduce, "published", lambda _: committed)
+    monkeypatch.setattr(holding, "published", lambda _: committed)
     found = []
     for value in ("4", "5", "7"):
         (made / "kunserve_fig05.csv").write_text(head + f"8,1.5,0,{value}\n")
-        rows = of_the_same_seeds([claim], made)
-        found += [(row.found, row.same, row.counts) for row in rows]
+        found += [(row.told, row.outcome) for row in of_the_same_seeds([claim], made)]
     assert found == [
-        ("4", True, True),
-        ("4 before, now 5, as seeds differ", False, False),
-        ("4 before, now 7", False, True),
+        ("4; fewer than 5 seeds", SAME),
+        ("4 before, now 5, as seeds differ; fewer than 5 seeds", WITHIN),
+        ("4 before, now 7; fewer than 5 seeds", DIFFERENT),
     ]
     (made / "kunserve_fig05.csv").write_text(head + "2,1.5,0,4\n")
     (row,) = of_the_same_seeds([claim], made)
-    assert row.found.startswith("not told by one seed: no row of the figure has")
-    assert not row.counts
+    assert row.told.startswith("not told by one seed: no row of the figure has")
+    assert row.outcome == UNTOLD
+
+
+def test_all_seeds_judge_a_claim_beside_its_committed_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = next(c for c in load(CLAIMS / "kunserve.yaml").claims if c.id == "fig05-8-ttft")
+    about = {"engines": ["sim"], "hardware": ["h"], "synthetic": [], "runs_git": []}
+    (tmp_path / "kunserve_fig05.json").write_text(json.dumps(about))
+    committed = tmp_path / "claims"
+    committed.mkdir()
+    monkeypatch.setattr(holding, "CLAIMS", committed)
+    head = "stages,rate,seed,ttft_p99_over_one,config_hash\n"
+
+    def row(verdict: str, ours: float, *values: float) -> Row:
+        rows = "".join(f"8,1.5,{seed},{value},h\n" for seed, value in enumerate(values))
+        (tmp_path / "kunserve_fig05.csv").write_text(head + rows)
+        was = {"claims": [{"id": claim.id, "verdict": verdict, "ours": [ours]}]}
+        (committed / "kunserve.json").write_text(json.dumps(was))
+        (found,) = judged_again([claim], tmp_path)
+        return found
+
+    far = [1000.0, 1001.0, 1002.0, 1003.0, 1004.0]
+    judged = row("none", 1.0, *far).told.partition("now ")[2].partition(" (")[0]
+    assert row(judged, 1002.0, *far).outcome == SAME
+    assert row(judged, 1001.0, *far).outcome == WITHIN
+    assert row("none", 1002.0, *far).outcome == DIFFERENT
+    (tmp_path / "kunserve_fig05.csv").write_text("stages\n8\n")
+    (failed,) = judged_again([claim], tmp_path)
+    assert failed.outcome == FAILED
+
+
+def test_the_cause_of_a_difference_is_told_where_the_runs_tell_it(tmp_path: Path) -> None:
+    made, committed = tmp_path / "made.json", tmp_path / "committed.json"
+    about = {"synthetic": [], "hardware": ["h"], "runs_sources": ["a"]}
+    committed.write_text(json.dumps(about))
+    made.write_text(json.dumps(about))
+    assert why_other(made, committed) == []
+    made.write_text(json.dumps(about | {"synthetic": ["SYNTHETIC"], "runs_sources": ["b"]}))
+    inputs, code = why_other(made, committed)
+    assert inputs == "inputs: SYNTHETIC, committed none"
+    assert code == "the code is not that of the committed runs"
+    assert why_other(made, tmp_path / "none.json") == []
 
 
 def test_a_quick_figure_has_the_runs_of_one_seed_and_none_of_a_real_engine(
@@ -131,13 +259,39 @@ def test_a_quick_figure_has_the_runs_of_one_seed_and_none_of_a_real_engine(
     out = into(tmp_path, monkeypatch)
     assert main(["aegaeon_fig01", "aegaeon_fig10"]) == 0
     page = (out / "report.md").read_text()
-    assert "| figure | aegaeon_fig01 | of the first seed |" in page
-    assert "| figure | aegaeon_fig10 | needs a real engine: --tier full |" in page
+    assert "| figure | aegaeon_fig01 | not compared | fewer than 5 seeds" in page
+    assert "| figure | aegaeon_fig10 | not compared | needs a real engine: --tier full |" in page
+    said = capsys.readouterr().err
+    assert "1 figures of 1 runs (0 live)" in said
+    there = times.last_times(tmp_path / "times.json")
+    took = there["experiments"]["aegaeon_fig01"]
+    assert took["num_runs"] == {"quick": 1}
+    assert took["run_bytes"] > 1000
+    expected = times.expected(["aegaeon_fig01"], "quick", 2, there)
+    assert (expected.num_runs, expected.num_first) == (1, 0)
+    assert expected.num_bytes == took["run_bytes"]
+    drawing_s = there["figures"]["aegaeon_fig01"]
+    assert expected.seconds == pytest.approx(took["run_s"] / 2 + drawing_s)
 
 
-def test_a_report_in_which_nothing_was_compared_says_so() -> None:
-    left_out = reproduce.Row("figure", "a", "needs a real engine", same=False, counts=False)
-    alone = reproduce.Row("figure", "b", "of the first seed", same=True)
-    untold = reproduce.Row("claim", "p/c", "not told by one seed", same=False, counts=False)
-    page = reproduce.as_page([left_out, alone, untold], quick=True)
-    assert "Nothing was held against what is committed." in page
+def test_the_first_time_tells_by_the_committed_tables_times() -> None:
+    names = ["aegaeon_fig14", "aegaeon_fig16"]  # of one experiment, which is counted once
+    one, both = (times.expected(of, "full", 2, times.last_times(Path("none"))) for of in
+                 (names[1:], names))  # fmt: skip
+    assert one.num_runs == 25
+    assert both.num_runs < 2 * 25
+    assert one.num_bytes is None
+    assert "disk not known yet" in one.told(1, 2, 10**9)
+    quick = times.expected(names[1:], "quick", 2, times.last_times(Path("none")))
+    assert quick.num_runs == 5
+
+
+def test_the_verdict_counts_each_outcome() -> None:
+    same, near = Row("claim", "p/a", SAME, "1|2"), Row("claim", "p/b", WITHIN)
+    other, left = Row("claim", "p/c", DIFFERENT), Row("figure", "d", UNTOLD)
+    assert verdict([same, near, left]) == (
+        "Verdict: nothing differs (1 the same, 1 within the allowed variation, 1 not compared)."
+    )
+    assert verdict([same, other]).startswith("Verdict: 1 of 2 differ (")
+    assert verdict([left]).startswith("Verdict: nothing was held against what is committed")
+    assert "| claim | p/a | the same | 1\\|2 |" in as_page([same])

@@ -1,0 +1,55 @@
+"""Which figures and claims a command asks for, by tier.
+
+smoke  one live run, and one simulated figure with its claims: SMOKE_RUN, SMOKE_FIGURE
+quick  of a paper the simulated figures that claims rest on, but for those that are described with
+       `quick=False` because one seed of them takes long or tells nothing. A figure that is named
+       is made
+full   everything
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import filter as matching
+
+from harness.claims.ledger import Claim, load
+from harness.errors import UsageError
+from harness.experiments.compose import ROOT
+from harness.experiments.figures import described, figures
+
+CLAIMS = ROOT / "results/claims"
+TIERS = ("smoke", "quick", "full")
+SMOKE_RUN, SMOKE_FIGURE = "demo", "aegaeon_fig16"
+
+
+def asked(words: Sequence[str], tier: str) -> tuple[list[str], list[Claim]]:
+    """The figures that words name, and the claims that rest on them; of PAPER/CLAIM that claim
+    alone. No word: all papers. Raises UsageError for a word that names nothing."""
+    papers = {path.stem: load(path).claims for path in sorted(CLAIMS.glob("*.yaml"))}
+    if tier == "smoke":
+        if words:
+            raise UsageError(f"{words[0]}: --tier smoke has its own figure, {SMOKE_FIGURE}")
+        words = [SMOKE_FIGURE]
+    known, names, chosen = figures(), dict[str, None](), dict[tuple[str, str], Claim]()
+    every = [each for claims in papers.values() for each in claims]
+    claimed = {each.figure for each in every if each.value is not None}
+    for word in words or papers:
+        paper, _, claim = word.partition("/")
+        if claim:
+            of_paper = {each.id: each for each in papers.get(paper, ())}
+            if claim not in of_paper:
+                raise UsageError(f"{word} names no claim; results/claims/{paper}.json has them all")
+            if of_paper[claim].figure is None:
+                raise UsageError(f"{word} rests on no figure: {of_paper[claim].reason}")
+            names[str(of_paper[claim].figure)] = None
+            chosen[paper, claim] = of_paper[claim]
+            continue
+        found = matching(known, f"{word}_*" if word in papers else word)
+        if not found:
+            valid = ", ".join([*papers, *known])
+            raise UsageError(f"{word} names no paper, figure or claim; valid: {valid}")
+        if tier == "quick" and word in papers:
+            found = [name for name in found if name in claimed and described(name).quick]
+        names |= dict.fromkeys(found)
+        chosen |= {(each.paper, each.id): each for each in every if each.figure in found}
+    return list(names), list(chosen.values())

@@ -1,0 +1,129 @@
+"""Figures and claims that were made again, held against the committed ones.
+
+Of --tier full whole tables are compared and every claim is judged. Of --tier quick there is one
+seed, which judges no claim: each value is held against the committed table's with the same seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from harness.claims.assess import Judged, conditional, figure_table, judged
+from harness.claims.expressions import evaluate
+from harness.claims.judging import MIN_SEEDS
+from harness.claims.ledger import Claim
+from harness.errors import UsageError
+from harness.experiments.figures import described, only_simulated, published
+from harness.files import read_json
+from harness.reproduce.asked import CLAIMS
+from harness.reproduce.tables import SAME as RELATIVE
+from harness.reproduce.tables import difference
+from harness.reproduce.verdict import DIFFERENT, FAILED, SAME, UNTOLD, WITHIN, Row
+
+FEW = f"fewer than {MIN_SEEDS['simulated']} seeds"
+
+
+def figure_held(name: str, out: Path, *, of_one_seed: bool) -> Row:
+    """A figure's table in `out` beside the committed one."""
+    if of_one_seed and described(name).experiments:
+        return Row("figure", name, UNTOLD, f"{FEW}: its claims are compared")
+    differs = difference(out / f"{name}.csv", published(name) / f"{name}.csv")
+    if not differs:
+        return Row("figure", name, SAME)
+    cause = why_other(out / f"{name}.json", published(name) / f"{name}.json")
+    if only_simulated(name):
+        return Row("figure", name, DIFFERENT, "; ".join([differs, *cause]))
+    return Row("figure", name, UNTOLD, f"not simulated alone, its claims tell: {differs}")
+
+
+def why_other(made: Path, committed: Path) -> list[str]:
+    """What two FIGURE.json say of their runs that may be why their tables differ."""
+    if not committed.is_file():
+        return []
+    new, old = read_json(made), read_json(committed)
+    named = {"synthetic": "inputs", "hardware": "hardware", "engines": "engines", "seeds": "seeds"}
+    found = [
+        f"{word}: {_listed(new.get(key))}, committed {_listed(old.get(key))}"
+        for key, word in named.items()
+        if new.get(key) != old.get(key)
+    ]
+    if new.get("runs_sources") != old.get("runs_sources"):
+        found.append("the code is not that of the committed runs")
+    return found
+
+
+def _listed(values: Sequence[Any] | None) -> str:
+    return ", ".join(map(str, values or ())) or "none"
+
+
+def judged_again(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
+    """Judges each claim by its figure's table in `out`, beside its committed verdict. A claim whose
+    condition was not asked for is not compared."""
+    committed = {
+        (path.stem, row["id"]): row
+        for path in CLAIMS.glob("*.json") if path.stem != "lock"
+        for row in read_json(path)["claims"]
+    }  # fmt: skip
+    known = {claim.id for claim in claims}
+    made: list[Judged] = []
+    for claim in claims:
+        try:
+            made.append(judged(claim, out))
+        except UsageError as error:
+            yield Row("claim", f"{claim.paper}/{claim.id}", FAILED, str(error))
+    for paper in dict.fromkeys(claim.paper for claim in claims):
+        for found in conditional([each for each in made if each.claim.paper == paper]):
+            before = committed.get((paper, found.claim.id), {"verdict": "none", "ours": []})
+            outcome, told = _against(found, before)
+            if found.claim.given is not None and found.claim.given not in known:
+                outcome, told = UNTOLD, f"{told}, without its condition {found.claim.given}"
+            yield Row("claim", f"{paper}/{found.claim.id}", outcome, told)
+
+
+def _against(found: Judged, before: dict[str, Any]) -> tuple[str, str]:
+    now = [each.mean for each in found.ours]
+    told = f"{found.verdict} ({' to '.join(f'{each:.4g}' for each in now)})" if now else ""
+    if found.verdict != before["verdict"]:
+        return DIFFERENT, f"{before['verdict']} before, now {told or found.verdict}"
+    was = [np.nan if each is None else each for each in before["ours"]]
+    if len(now) == len(was) and np.allclose(now, was, rtol=RELATIVE, atol=0, equal_nan=True):
+        return SAME, told or found.verdict
+    earlier = " to ".join(f"{each:.4g}" for each in was)
+    return WITHIN, f"{told}, the same verdict; {earlier} before"
+
+
+def of_the_same_seeds(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
+    """Each claim's value by its figure's table in `out`, beside the committed table's with the same
+    seeds. A value may rest on other seeds, too, as one over an SLO that is taken of all of them:
+    what differs by no more than the committed seeds do is within the allowed variation."""
+    for claim in claims:
+        if claim.value is None or claim.setting or claim.repeats is not None:
+            continue
+        name = f"{claim.paper}/{claim.id}"
+        folders = (out, published(str(claim.figure)))
+        try:
+            made, committed = (figure_table(folder / f"{claim.figure}.csv") for folder in folders)
+            alike, few = committed, ""
+            if "seed" in made and "seed" in committed:
+                few = f"; {FEW}"
+                alike = committed[committed["seed"].isin(made["seed"]) | committed["seed"].isna()]
+            now, before, every = (
+                [list(evaluate(each, table).values.values()) for each in claim.expressions]
+                for table in (made, alike, committed)
+            )
+        except UsageError as error:
+            yield Row("claim", name, UNTOLD, f"not told by one seed: {error}")
+            continue
+        a, b = (np.array(list(map(fmean, values))) for values in (now, before))
+        value, earlier = (" to ".join(f"{each:.4g}" for each in of) for of in (a, b))
+        if np.allclose(a, b, rtol=RELATIVE, atol=0, equal_nan=True):
+            yield Row("claim", name, SAME, f"{value}{few}")
+        elif np.all(np.abs(a - b) <= [np.ptp(values) for values in every]):
+            yield Row("claim", name, WITHIN, f"{earlier} before, now {value}, as seeds differ{few}")
+        else:
+            yield Row("claim", name, DIFFERENT, f"{earlier} before, now {value}{few}")

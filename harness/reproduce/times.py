@@ -1,0 +1,105 @@
+"""How long runs took on this machine and how much disk they took: what is told beforehand.
+
+results/runs/times.json has, of each experiment that was made here, the wall seconds and the bytes
+of one run (means) and how many runs each tier made; of each figure the seconds of drawing it.
+Before the first time on a machine, the seconds are those that FIGURE.json tells of the machine that
+the committed table was made on, and the bytes are not known.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from harness.experiments.compose import ROOT, sweep
+from harness.experiments.figure_progress import run_s, told_run_s
+from harness.experiments.figures import described, published
+from harness.experiments.points import load_points
+from harness.files import make_folder, read_json, write_json
+
+TIMES = ROOT / "results/runs/times.json"
+Times = dict[str, dict[str, Any]]  # {"experiments": {name: …}, "figures": {name: seconds}}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """`num_bytes`: of experiments that were made here; None: of none of them."""
+
+    num_runs: int = 0
+    num_live: int = 0
+    seconds: float = 0.0
+    num_bytes: float | None = None
+    num_first: int = 0  # experiments that were never made here
+
+    def told(self, num_figures: int, jobs: int, free_bytes: int) -> str:
+        by = "by the last times on this machine"
+        if self.num_first:
+            by = f"{self.num_first} experiments by the times of the machine of the committed tables"
+        disk = "disk not known yet" if self.num_bytes is None else f"{self.num_bytes / 1e9:.2g} GB"
+        return (
+            f"{num_figures} figures of {self.num_runs:,} runs ({self.num_live} live): "
+            f"about {max(1, ceil(self.seconds / 60))} minutes on {jobs} cores and {disk} "
+            f"of {free_bytes / 1e9:.0f} GB free; {by}. Complete runs are not repeated."
+        )
+
+
+def last_times(path: Path = TIMES) -> Times:
+    empty: Times = {"experiments": {}, "figures": {}}
+    return empty | read_json(path) if path.is_file() else empty
+
+
+def expected(names: Sequence[str], tier: str, jobs: int, times: Times) -> Expected:
+    """What the figures' experiments take, each counted once."""
+    experiments: dict[str, int] = {}  # by name: the seeds that the committed table has of it
+    paths = [published(name) / f"{name}.json" for name in names if described(name).experiments]
+    for name, path in zip((n for n in names if described(n).experiments), paths, strict=True):
+        seeds = len(read_json(path)["seeds"]) if path.is_file() else 1
+        for each in described(name).experiments:
+            experiments[each] = max(experiments.get(each, 1), seeds)
+    committed_s = told_run_s(paths)
+    num_runs = num_live = num_first = 0
+    seconds = sum(times["figures"].get(name, 0.0) for name in names)
+    bytes_of: list[float] = []
+    for name, num_seeds in experiments.items():
+        engine, runs = sweep(name)
+        here = times["experiments"].get(name)
+        by_seed = ceil(len(runs) / num_seeds) if tier == "quick" else len(runs)
+        count = here["num_runs"].get(tier, by_seed) if here else by_seed
+        one_s = here["run_s"] if here else committed_s.get(name, 0.0)
+        num_runs += count
+        num_live += count if engine != "sim" else 0
+        seconds += count * one_s / (jobs if engine == "sim" else 1)
+        num_first += here is None
+        if here:
+            bytes_of.append(count * here["run_bytes"])
+    return Expected(num_runs, num_live, seconds, sum(bytes_of) if bytes_of else None, num_first)
+
+
+def note(name: str, tier: str, draw_s: float, made_in: Path, path: Path = TIMES) -> None:
+    """Keeps what figure `name`, made into `made_in`, took; earlier times of it are replaced."""
+    times = last_times(path)
+    for experiment in described(name).experiments:
+        points = [p for p in load_points(experiment, made_in) if p.path is not None]
+        if points:
+            before: Mapping[str, Any] = times["experiments"].get(experiment, {"num_runs": {}})
+            times["experiments"][experiment] = {
+                "run_s": run_s(points)[experiment],
+                "run_bytes": round(fmean(_size_bytes(point.folder) for point in points)),
+                "num_runs": before["num_runs"] | {tier: len(points)},
+            }
+    times["figures"][name] = round(draw_s, 3)
+    make_folder(path.parent)
+    write_json(path, times)
+
+
+def free_bytes() -> int:
+    return shutil.disk_usage(ROOT).free
+
+
+def _size_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
