@@ -1,4 +1,5 @@
 # make demo             install what is missing, then one real run on this machine
+# make hashed           install into build/hashed what has the recorded checksums, and nothing else
 # make test             install what is missing, then lint, types and all tests except vLLM's
 # make coverage         which lines the tests run that start no process (a quarter of an hour)
 # make mutants          small wrong changes of the policies: does a test of behaviour notice each one?
@@ -43,6 +44,8 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(
 .PHONY: help setup demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
 .PHONY: bench-elastic reproduce papers smoke archive bench-client selftest fidelity
 .PHONY: fidelity-gpu faults gpu clean
+.PHONY: help setup hashed demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
+.PHONY: bench-elastic reproduce papers smoke archive bench-client fidelity fidelity-gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -60,6 +63,16 @@ ifeq ($(KIND),cpu)
 	  $(PIP) --force-reinstall --index-url $(TORCH_INDEX) $(shell grep '^torch==' $(LIST))
 endif
 	@touch $@
+
+# `make demo VENV=build/hashed` then uses it.
+HASHED ?= build/hashed
+hashed:
+	@test ! -e $(HASHED) || { echo "$(HASHED) is there already: remove it first"; exit 2; }
+	$(PYTHON) -m venv $(HASHED)
+	$(HASHED)/bin/python -m pip --disable-pip-version-check install -qq --no-deps --require-hashes \
+	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements/cpu.hashes.txt
+	$(HASHED)/bin/python -c 'import hydra, torch; print("torch", torch.__version__)'
+	@touch $(HASHED)/.installed-cpu
 
 demo: setup
 	$(PY) -m harness +experiment=demo

@@ -1,0 +1,73 @@
+"""What an evaluator installs or builds: requirements with checksums, and the container files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+DOCUMENTED = re.findall(r"^# make ([a-z-]+) ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+CONTAINERS = ("Containerfile", "Containerfile.cuda")
+
+
+def pinned(name: str) -> list[str]:
+    lines = (ROOT / "requirements" / name).read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_every_pinned_package_has_checksums_and_no_index_is_named() -> None:
+    hashed = [line.split() for line in pinned("cpu.hashes.txt")]
+    assert [name for name, *_ in hashed] == pinned("cpu.txt")
+    for name, *sums in hashed:
+        assert sums, name
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in sums), name
+        assert len(set(sums)) == len(sums), name
+    assert "://" not in (ROOT / "requirements/cpu.hashes.txt").read_text()
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_container_copies_what_is_there_and_runs_documented_targets(name: str) -> None:
+    lines = (ROOT / name).read_text().splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ")]
+    assert ["."] in copied
+    for path in (path for paths in copied for path in paths):
+        assert (ROOT / path).exists(), path
+    words = [re.findall(r"[\w=-]+", line) for line in lines if "make" in line.split("&&")[-1]]
+    made = {
+        each[each.index("make") + 1]
+        for line, each in zip((x for x in lines if "make" in x.split("&&")[-1]), words, strict=True)
+        if line.startswith(("RUN make", "CMD"))
+    }
+    assert made == {"setup", "smoke" if name == "Containerfile" else "demo"}
+    assert made <= {*TARGETS}
+    assert made - {"setup"} <= {*DOCUMENTED}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_what_a_container_needs_before_setup_is_copied_before(name: str) -> None:
+    before = (ROOT / name).read_text().partition("RUN make setup")[0]
+    for package in ("harness", "systems", "workloads", "requirements"):
+        assert f"COPY {package} {package}" in before
+    assert re.search(r"^FROM \S+:[\w.-]+$", before, re.MULTILINE), "an image without a version"
+
+
+def test_the_citation_and_the_deposit_say_the_same() -> None:
+    cff = (ROOT / "CITATION.cff").read_text()
+    deposit = json.loads((ROOT / ".zenodo.json").read_text())
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'title: "{deposit["title"]}"' in cff
+    assert f'version: "{deposit["version"]}"' in cff
+    assert f'version = "{deposit["version"]}"' in project
+    assert f"license: {deposit['license']}" in cff
+    assert [each["name"] for each in deposit["creators"]] == re.findall(r'- name: "(.*)"', cff)
+
+
+def test_each_citation_of_the_paper_is_in_its_bibliography() -> None:
+    cited = re.findall(r"@([\w-]+)", (ROOT / "paper.md").read_text().partition("---\n\n")[2])
+    listed = re.findall(r"^@\w+\{([\w-]+),", (ROOT / "paper.bib").read_text(), re.MULTILINE)
+    assert len(set(listed)) == len(listed)
+    assert set(cited) == set(listed), "neither a citation without an entry nor an entry unused"
