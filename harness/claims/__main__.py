@@ -1,18 +1,23 @@
-"""`python -m harness claims [--check | --why TEXT]`: compares published numbers with ours.
+"""`python -m harness claims [--check | --why TEXT | --of PATH]`: published numbers beside ours.
 
 Reads the claims in results/claims/PAPER.yaml and the figures' tables in results/published/PAPER.
-Runs nothing. Writes results/claims: README.md, which has the rule, PAPER.json, effects.png, and the
-table on the front page. If the figures were also simulated with another engine profile (`make
-sensitivity-PAPER`), each simulated claim has both verdicts.
+Runs nothing. Writes results/claims: README.md, which has the rule, claims.csv, PAPER.json,
+effects.png, and the table on the front page. If the figures were also simulated with another engine
+profile (`make sensitivity-PAPER`), each simulated claim has both verdicts.
 
 What a verdict depends on (bounds, expressions, settings of runs) is registered in lock.json. The
 claims that differ from it are named, and --why TEXT accepts them: the text goes to changes.csv.
 Tables of runs from changed, uncommitted code are refused, unless --dirty is given.
 
---check writes nothing, and says whether what is committed is what the tables give.
+--check writes nothing, and says whether what is committed is what the tables give, and the verdicts
+in results/claims/reproductions what their values give.
 
-Exit status: 0 done, whatever the verdicts; 1 --check found a difference; 2 a wrong command or
-ledger, or a change without a reason.
+--of DIR judges the tables of another folder, such as those that `python -m harness figures FIGURE
+--out DIR` made on other hardware, and changes nothing that is committed; --out FILE.csv keeps the
+verdicts. --of FILE.csv checks such a file: each verdict is judged again by the file's values.
+
+Exit status: 0 done, whatever the verdicts; 1 --check or --of FILE.csv found a difference; 2 a wrong
+command or ledger, or a change without a reason.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from harness.claims import page, registration
+from harness.claims import data, elsewhere, page, registration
 from harness.claims.assess import Judged, by_profile, conditional, judged
 from harness.claims.judging import RULE, VERDICTS
 from harness.claims.ledger import Paper, load
@@ -47,8 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one = about.add_mutually_exclusive_group()
     one.add_argument("--check", action="store_true", help="compare with what is committed")
     one.add_argument("--why", metavar="TEXT", help="why registered facts were changed")
+    one.add_argument(
+        "--of", type=Path, metavar="PATH", help="a folder of tables, or a CSV of verdicts"
+    )
+    about.add_argument(
+        "--out", type=Path, metavar="FILE.csv", help="with --of DIR: keep the verdicts"
+    )
     about.add_argument("--dirty", action="store_true", help="judge runs of uncommitted code too")
     chosen = about.parse_args(arguments)
+    if chosen.of is not None:
+        return _elsewhere(chosen.of, chosen.out)
+    if chosen.out is not None:
+        raise UsageError(f"--out {chosen.out} goes with --of DIR")
     papers = assessed()
     if not chosen.dirty:
         refuse_dirty(papers)
@@ -67,6 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, (_, rows) in papers.items():
         _tell(name, rows)
     return 0
+
+
+def _elsewhere(path: Path, out: Path | None) -> int:
+    if path.is_dir():
+        return elsewhere.of_folder(path, CLAIMS, out)
+    if out is not None:
+        raise UsageError(f"--of {path} is no folder: --out {out} goes with one")
+    return elsewhere.check_file(path, CLAIMS)
 
 
 def assessed() -> dict[str, tuple[Paper, list[Judged]]]:
@@ -141,6 +164,8 @@ def written(papers: Papers, lock: Mapping[str, Any], changes: Sequence[Change]) 
         CLAIMS / f"{name}.json": _json(as_json(name, rows)) for name, (_, rows) in papers.items()
     }
     made |= {CLAIMS / LOCK: _json(lock), CLAIMS / "README.md": page.as_markdown(papers)}
+    every = [(row, PUBLISHED / name) for name, (_, rows) in papers.items() for row in rows]
+    made[CLAIMS / "claims.csv"] = data.as_csv(every)
     if changes:
         made[CLAIMS / CHANGES] = registration.appended(CLAIMS / CHANGES, changes)
     return made | page.on_other_pages(papers, ROOT)
@@ -154,6 +179,9 @@ def _check(made: Mapping[Path, str], changes: Sequence[Change]) -> int:
     wrong = [*_unlike(made), *(f"{c.paper} {c.claim}: {c.what} is not locked" for c in changes)]
     for line in wrong:
         print(line)
+    for path in sorted((CLAIMS / "reproductions").glob("*.csv")):
+        print(f"{path.name}: ", end="")
+        wrong += [path.name] if elsewhere.check_file(path, CLAIMS) else []
     print(f"{len(made)} files: {'as committed' if not wrong else f'{len(wrong)} differences'}")
     return 1 if wrong else 0
 

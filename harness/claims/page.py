@@ -13,6 +13,8 @@ from pathlib import Path
 from harness.calibrate.tables import page
 from harness.claims import judging
 from harness.claims.assess import BASE_PROFILE, Judged
+from harness.claims.data import COLUMNS as DATA
+from harness.claims.data import VERSION
 from harness.claims.judging import JUDGED, VERDICTS, Ours
 from harness.claims.kinds import ARITHMETIC, KINDS
 from harness.claims.ledger import CAUSES, Claim, Paper
@@ -38,6 +40,10 @@ def as_markdown(papers: Papers) -> str:
         headlines=headlines,
         our_readings=_our_readings,
         claims=lambda judged: table(COLUMNS, map(_columns, judged)),
+        data=table(
+            ["column", "holds", "meaning"], ([f"`{name}`", *told] for name, told in DATA.items())
+        ),
+        version=VERSION,
     )
 
 

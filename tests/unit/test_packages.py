@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -56,14 +58,21 @@ def test_what_a_container_needs_before_setup_is_copied_before(name: str) -> None
 
 
 def test_the_citation_and_the_deposit_say_the_same() -> None:
-    cff = (ROOT / "CITATION.cff").read_text()
+    cff = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     deposit = json.loads((ROOT / ".zenodo.json").read_text())
-    project = (ROOT / "pyproject.toml").read_text()
-    assert f'title: "{deposit["title"]}"' in cff
-    assert f'version: "{deposit["version"]}"' in cff
-    assert f'version = "{deposit["version"]}"' in project
-    assert f"license: {deposit['license']}" in cff
-    assert [each["name"] for each in deposit["creators"]] == re.findall(r'- name: "(.*)"', cff)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for key in ("title", "version", "license", "keywords"):
+        assert cff[key] == deposit[key], key
+    assert (project["version"], project["license"]) == (cff["version"], cff["license"])
+    assert list(map(named, cff["authors"])) == [each["name"] for each in deposit["creators"]]
+
+
+def named(author: dict[str, str]) -> str:
+    return author.get("name") or f"{author['family-names']}, {author['given-names']}"
+
+
+def test_a_person_is_named_as_in_a_deposit() -> None:
+    assert named({"family-names": "Lovelace", "given-names": "Ada"}) == "Lovelace, Ada"
 
 
 def test_each_citation_of_the_paper_is_in_its_bibliography() -> None:
