@@ -172,8 +172,9 @@ def summary(folder: Path, status: str, num_completed: int = 80) -> Point:
     ("status", "num_completed", "outcome", "words"),
     [
         ("VALID", 80, SAME, "80 of 80 requests completed, VALID"),
-        ("INVALID", 80, UNTOLD, "INVALID on this machine: the cores were busy"),
-        ("VALID", 79, FAILED, "79 of 80 requests completed"),
+        ("INVALID", 80, UNTOLD, "80 of 80 requests completed, INVALID: the cores were busy"),
+        ("VALID", 79, FAILED, "79 of 80 requests completed, VALID"),
+        ("INVALID", 18, FAILED, "18 of 80 requests completed, INVALID: the cores were busy"),
     ],
 )
 def test_what_the_live_run_says(
