@@ -1,4 +1,4 @@
-"""`python -m harness claims [--check | --why TEXT | --of PATH]`: published numbers beside ours.
+"""`python -m harness claims`: compares published numbers with ours.
 
 Reads the claims in results/claims/PAPER.yaml and the figures' tables in results/published/PAPER.
 Runs nothing. Writes results/claims: README.md, which has the rule, claims.csv, PAPER.json,
@@ -16,6 +16,9 @@ in results/claims/reproductions what their values give.
 --out DIR` made on other hardware, and changes nothing that is committed; --out FILE.csv keeps the
 verdicts. --of FILE.csv checks such a file: each verdict is judged again by the file's values.
 
+--since VERSION tells what changed in claims.csv since an earlier one, which is a file or a revision
+of git; --out FILE.md keeps the page.
+
 Exit status: 0 done, whatever the verdicts; 1 --check or --of FILE.csv found a difference; 2 a wrong
 command or ledger, or a change without a reason.
 """
@@ -30,7 +33,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from harness.claims import data, elsewhere, page, registration
+from harness.claims import data, elsewhere, page, registration, since
 from harness.claims.assess import Judged, by_profile, conditional, judged
 from harness.claims.judging import RULE, VERDICTS
 from harness.claims.ledger import Paper, load
@@ -39,7 +42,7 @@ from harness.claims.record import as_json, tally
 from harness.claims.registration import Change
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
-from harness.files import read_json, write_text
+from harness.files import read_json, write_text, writing
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS, PUBLISHED = ROOT / "results/claims", ROOT / "results/published"
@@ -56,14 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--of", type=Path, metavar="PATH", help="a folder of tables, or a CSV of verdicts"
     )
     about.add_argument(
-        "--out", type=Path, metavar="FILE.csv", help="with --of DIR: keep the verdicts"
+        "--out", type=Path, metavar="FILE", help="with --of DIR or --since: keep what is told"
     )
+    one.add_argument("--since", metavar="VERSION", help="what changed since a CSV, or a revision")
     about.add_argument("--dirty", action="store_true", help="judge runs of uncommitted code too")
     chosen = about.parse_args(arguments)
     if chosen.of is not None:
         return _elsewhere(chosen.of, chosen.out)
+    if chosen.since is not None:
+        return _changed_since(chosen.since, chosen.out)
     if chosen.out is not None:
-        raise UsageError(f"--out {chosen.out} goes with --of DIR")
+        raise UsageError(f"--out {chosen.out} goes with --of DIR or --since VERSION")
     papers = assessed()
     if not chosen.dirty:
         refuse_dirty(papers)
@@ -90,6 +96,16 @@ def _elsewhere(path: Path, out: Path | None) -> int:
     if out is not None:
         raise UsageError(f"--of {path} is no folder: --out {out} goes with one")
     return elsewhere.check_file(path, CLAIMS)
+
+
+def _changed_since(version: str, out: Path | None) -> int:
+    old = since.earlier(version, ROOT)
+    shown = since.page(old, data.read(CLAIMS / "claims.csv"), version)
+    print(shown)
+    if out is not None:
+        with writing(out):
+            write_text(out, shown)
+    return 0
 
 
 def assessed() -> dict[str, tuple[Paper, list[Judged]]]:

@@ -1,0 +1,65 @@
+"""What changed in the ledger since an earlier version of it, as a page.
+
+Both are CSVs of `harness.claims.data`: today's, and a file or what a git revision has committed.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+
+from harness.claims.data import read
+from harness.claims.judging import VERDICTS
+from harness.claims.page import table
+from harness.errors import UsageError
+
+CSV = "results/claims/claims.csv"
+KEY = ["paper", "id"]
+
+
+def earlier(version: str, root: Path) -> pd.DataFrame:
+    """`version`: a CSV, or a revision of the git repository `root`. Raises UsageError for one that
+    is neither, or that has no claims.csv yet."""
+    if Path(version).is_file():
+        return read(Path(version))
+    shown = subprocess.run(
+        ["git", "show", f"{version}:{CSV}"], cwd=root, capture_output=True, text=True, check=False
+    )
+    if shown.returncode:
+        raise UsageError(f"{version} is no file, and no revision of git that has {CSV}")
+    return pd.read_csv(io.StringIO(shown.stdout), dtype=str, keep_default_na=False)
+
+
+def page(old: pd.DataFrame, new: pd.DataFrame, version: str) -> str:
+    """Markdown: how many verdicts there were and are, then each claim that was judged otherwise,
+    then those that only one of the versions has, then how many values moved."""
+    both = old.merge(new, on=KEY, suffixes=("_old", ""))
+    other = both[both["verdict_old"] != both["verdict"]]
+    moved = both[(both["verdict_old"] == both["verdict"]) & (both["ours_old"] != both["ours"])]
+    before, now = Counter(old["verdict"]), Counter(new["verdict"])
+    counts = [[each, str(before[each]), str(now[each])] for each in VERDICTS]
+    lines = [f"# What changed since {version}", ""]
+    lines += [f"{len(other)} verdicts of {len(both)}; {len(moved)} more values.", ""]
+    lines += table(["claims", "then", "now"], counts)
+    if len(other):
+        head = ["claim", "quantity", "published", "then", "now"]
+        lines += ["", "## Judged otherwise", "", *table(head, other.apply(_cells, axis=1))]
+    for name, one, rest in (("New", new, old), ("Gone", old, new)):
+        known = set(rest[KEY].itertuples(index=False, name=None))
+        only = [key for key in one[KEY].itertuples(index=False, name=None) if key not in known]
+        if only:
+            lines += ["", f"## {name}", "", ", ".join("/".join(key) for key in only)]
+    return "\n".join([*lines, ""])
+
+
+def _cells(row: pd.Series) -> list[str]:
+    published = " to ".join(filter(None, (row["published"], row["published_to"])))
+    then, now = (
+        f"{row[f'ours{suffix}'] or 'none'}: {row[f'verdict{suffix}']}" for suffix in ("_old", "")
+    )
+    name = f"{row['paper']}/{row['id']}"
+    return [name, row["quantity"], f"{published} {row['unit']}".strip(), then, now]
