@@ -41,11 +41,9 @@ LIST := requirements/$(KIND).txt
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
-.PHONY: help setup demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
-.PHONY: bench-elastic reproduce papers smoke archive bench-client selftest fidelity
+.PHONY: help setup hashed demo engines test check tests coverage mutants test-vllm fuzz bench
+.PHONY: bench-sim bench-elastic reproduce papers smoke archive bench-client selftest fidelity
 .PHONY: fidelity-gpu faults gpu clean
-.PHONY: help setup hashed demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
-.PHONY: bench-elastic reproduce papers smoke archive bench-client fidelity fidelity-gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
