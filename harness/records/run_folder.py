@@ -174,7 +174,8 @@ class RunFolder:
 
 def _of_a_killed_run(path: Path) -> bool:
     """Whether it is in a run's folder before there is a manifest."""
-    return path.name in (LOCK, EARLIER) or path.match(PARTIAL)
+    ours = path.name == EARLIER or path.match(PARTIAL)
+    return ours or path.name.startswith((LOCK, ".nfs"))  # removed, and open on another host
 
 
 @dataclass(slots=True, eq=False)
