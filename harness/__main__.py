@@ -53,6 +53,7 @@ def run_one(config: DictConfig) -> float | None:
     configured.append(config)
     sys.argv = without_credentials(sys.argv)  # which W&B takes down
     try:
+        os.chdir(HydraConfig.get().runtime.cwd)  # a launcher's host may have begun elsewhere
         missing_groups(config, CONF)
         known_groups(config)
         sources = HydraConfig.get().runtime.config_sources
@@ -62,13 +63,14 @@ def run_one(config: DictConfig) -> float | None:
         from harness.running.run import Command, run
 
         chosen = HydraConfig.get()
+        swept = chosen.mode == RunMode.MULTIRUN
         refuse_ignored(config.engine, config.system, chosen.overrides.task)
         take_checkpoint(config, str(chosen.runtime.choices["model"]), chosen.overrides.task)
-        shared = chosen.sweep.dir if chosen.mode == RunMode.MULTIRUN else config.runs_dir
+        shared = chosen.sweep.dir if swept else config.runs_dir
         output_dir = Path(chosen.runtime.output_dir)
         named = output_dir.resolve() != Path(str(shared)).resolve()
         choices, overrides = dict(chosen.runtime.choices), list(chosen.overrides.task)
-        return run(config, Command(output_dir, named, choices, overrides))
+        return run(config, Command(output_dir, named, choices, overrides, swept))
     except Exception as error:
         if HydraConfig.get().mode != RunMode.MULTIRUN:
             sys.exit(tell(error))

@@ -80,6 +80,14 @@ def cold_workers() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def devices_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Live tests run side by side on one CPU, unlike live runs: each process has its own locks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_DEVICE_LOCKS", str(tmp_path_factory.mktemp("devices")))
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def rested_collector() -> None:
     """What is there by now, packages and collected tests, is not searched for garbage again and

@@ -1,7 +1,7 @@
 """All runs of experiments: those of their sweeps, then those that find where curves end.
 
-Simulated runs share the cores; runs on a real engine come one after another, with nothing beside
-them.
+Simulated runs share the cores, or the tasks of one of Hydra's launchers; runs on a real engine come
+one after another on this host, with nothing beside them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from harness.errors import RunError
 from harness.experiments.capacity_search import Search, next_runs
 from harness.experiments.compose import Composed, composed, groups, sweep
 from harness.experiments.figure_progress import RunsProgress
+from harness.experiments.launched import Launched
 from harness.experiments.points import Point, run_point
 from harness.running.interrupts import check
 
@@ -32,13 +33,16 @@ Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides
 class Making:
     """How runs are made: `jobs` simulated ones at a time. `live`: overrides of those on a real
     engine; `simulated`: of the others, and then those on one are left out. `again`: complete ones
-    are repeated. `seeds`: of each sweep only so many seeds, the first; None: all."""
+    are repeated. `seeds`: of each sweep only so many seeds, the first; None: all. `launcher`: words
+    that name one of Hydra's, which makes the simulated runs in `jobs` tasks; none: processes of
+    this host do."""
 
     jobs: int
     live: Sequence[str] = ()
     simulated: Sequence[str] = ()
     again: bool = False
     seeds: int | None = None
+    launcher: Sequence[str] = ()
 
 
 def run_all(
@@ -58,12 +62,14 @@ def run_all(
         for name, of_name in runs.items():
             progress.more(name, len(of_name), jobs if name in on_sim else 1)
 
-        makers = Makers(pool, making, progress)
+        on = Launched(making.launcher, jobs) if making.launcher else pool
+        makers = Makers(on, making, progress)
         pending = {
             name: [makers.begin(name, made, run) for made, run in runs[name]] for name in on_sim
         }
         found = {}
         for name, futures in pending.items():
+            makers.await_one(futures)
             found[name] = [future.result() for future in futures]
             yield name, found[name]
         ends = {name: found[name] for name in found if name in searches}
@@ -80,7 +86,7 @@ def run_all(
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """Processes that make runs."""
+    """What makes runs: processes of this host, or tasks of a launcher."""
 
     pool: Executor
     making: Making
@@ -91,6 +97,12 @@ class Makers:
         future = self.pool.submit(run_point, name, made, run, again=self.making.again)
         future.add_done_callback(lambda _: self.progress.done(name, self.making.jobs))
         return future
+
+    def await_one(self, futures: Sequence[Future[Point]]) -> None:
+        """Waits until one of `futures` has ended; a launcher's all end together."""
+        if isinstance(self.pool, Launched):
+            self.pool.launch()
+        wait(futures, return_when=FIRST_COMPLETED)
 
 
 def find_ends(
@@ -124,7 +136,7 @@ def find_ends(
             found[halving[0]] += [future.result() for future in under_way.pop(halving)]
             halve(halving[0])
         if not ended:
-            wait(left, return_when=FIRST_COMPLETED)
+            makers.await_one(left)
     for name, of_name in points.items():  # in one order, whichever came first
         of_name += sorted(found[name], key=lambda point: list(point.overrides.values()))
 

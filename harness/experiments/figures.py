@@ -14,7 +14,8 @@ key=value after the figures changes their runs on a real engine, for example to 
 
 --simulated key=value changes simulated runs, and leaves out figures with runs on a real engine. It
 shows whether conclusions depend on the key (`make sensitivity-PAPER` does so for engine.profile).
---seeds N makes the runs of the first N seeds of each sweep alone.
+--seeds N makes the runs of the first N seeds of each sweep alone. --launcher NAME makes simulated
+runs in --jobs tasks of one of Hydra's launchers, whose keys are hydra.launcher.KEY=VALUE.
 
 A figure is a PaperFigure (`plots.figure`) in a module of plots/PAPER: `table(points)` makes
 FIGURE.csv from runs, `plot(rows)` draws that table, `experiments` are names of conf/experiment.
@@ -44,6 +45,7 @@ from harness.experiments.batch import Making, processes, run_all
 from harness.experiments.capacity_search import Search
 from harness.experiments.compose import ROOT, conf, sweep
 from harness.experiments.figure_progress import RunsProgress, run_s, told_run_s
+from harness.experiments.launched import add_launcher, launcher_words
 from harness.experiments.points import RUNS, Point, load_points, save_points
 from harness.files import make_folder, write_json, write_text
 from harness.records.manifest import git_revision
@@ -217,6 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     seeds = "only the runs of the first N seeds"
     about.add_argument("--seeds", type=int, metavar="N", help=seeds)
+    add_launcher(about)
     jobs = "runs at a time (%(default)s)"
     about.add_argument("--jobs", type=int, default=os.cpu_count(), help=jobs)
     about.add_argument("--again", action="store_true", help="repeat complete runs")
@@ -225,7 +228,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = None if chosen.out is None else chosen.out.absolute()
     os.chdir(ROOT)
     interrupts.listen()
-    names, live = _asked(chosen.figures)
+    launcher = launcher_words(chosen.launcher, chosen.figures)
+    names, live = _asked([word for word in chosen.figures if word not in launcher])
     simulated = chosen.simulated
     if chosen.seeds is not None and chosen.seeds < 1:
         raise UsageError(f"--seeds {chosen.seeds} must be at least 1")
@@ -240,7 +244,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     refused = 0
     try:
         if not chosen.draw_only:
-            making = Making(chosen.jobs, live, simulated, chosen.again, chosen.seeds)
+            making = Making(
+                chosen.jobs, live, simulated, chosen.again, chosen.seeds, launcher
+            )  # fmt: skip
             make_runs(names, making, out)
         began_s = time.monotonic()
         for made_of in draw_all(names, chosen.jobs, out, draw_only=chosen.draw_only):

@@ -7,7 +7,7 @@ A Hydra callback (conf/config.yaml, hydra.callbacks). It finds the sweep's runs 
 from __future__ import annotations
 
 import hashlib
-import os
+import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, read_write
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -27,8 +27,14 @@ from harness.files import read_json, write_text
 from harness.records.interval import interval
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, runs_table, sweep_table
+from harness.running import sweep_points
 from harness.running.prepare import announce
-from harness.running.sweep_points import MARK, SWEEP_ID_VARIABLE, collect_failures
+from harness.running.sweep_points import (
+    MARK,
+    SWEEP_ID_VARIABLE,
+    collect_failures,
+    sweep_dir_word,
+)
 
 TRACKED = (  # columns of the table in W&B, beside what was swept
     "run", "config_hash", "verdict", "ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean",
@@ -46,10 +52,18 @@ Runs = Sequence[tuple[Sequence[str], FinishedRun]]  # each with its overrides
 
 class SweepTable(Callback):  # type: ignore[misc]
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        os.environ[SWEEP_ID_VARIABLE] = uuid.uuid4().hex[:8]
+        """Every point is composed with these words, wherever a launcher runs it: the environment
+        and the working directory there are not ours."""
+        self._sweep_id = uuid.uuid4().hex[:8]
+        words = [
+            f"+hydra.job.env_set.{SWEEP_ID_VARIABLE}='{self._sweep_id}'",
+            sweep_dir_word(config.hydra.sweep.dir),
+        ]
+        with read_write(config.hydra.overrides):
+            config.hydra.overrides.hydra.extend(words)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        sweep_id = os.environ.pop(SWEEP_ID_VARIABLE)
+        sweep_id = self._sweep_id
         collect_failures(Path(config.hydra.sweep.dir), sweep_id)
         runs = sweep_runs(Path(config.hydra.sweep.dir), sweep_id)
         if runs:
@@ -63,6 +77,12 @@ class SweepTable(Callback):  # type: ignore[misc]
             path = write_csv(Path(config.hydra.sweep.dir), runs)
             print(path)
             track(runs, sweep_id, path)
+        elif not sweep_points.failed:
+            why = (
+                f"no point left a run in {config.hydra.sweep.dir}: all hosts must share this folder"
+            )
+            print(f"error: {why}", file=sys.stderr)
+            sweep_points.failed.append(1)
 
 
 def intervals_table(runs: Runs) -> Table | None:

@@ -64,7 +64,7 @@ class Holder:
         try:
             found = psutil.Process(self.process)
             same = abs(found.create_time() - self.started_s) < 1.0  # boot times are rounded
-            return same and found.status() != psutil.STATUS_ZOMBIE
+            return bool(same and found.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return False
 

@@ -41,6 +41,17 @@ from harness.experiments.batch import Making
 from harness.experiments.compose import ROOT, composed
 from harness.experiments.figures import draw_all, has_live_runs, make_runs
 from harness.experiments.points import run_point
+from harness.experiments.compose import ROOT
+from harness.experiments.figures import (
+    described,
+    draw_all,
+    figures,
+    has_live_runs,
+    make_runs,
+    only_simulated,
+    published,
+)
+from harness.experiments.launched import add_launcher, launcher_words
 from harness.files import make_folder, read_json, write_text
 from harness.reproduce.asked import SMOKE_RUN, TIERS, asked
 from harness.reproduce.holding import figure_held, judged_again, of_the_same_seeds
@@ -120,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about.add_argument("what", nargs="*", metavar="WHAT", help="a paper, a figure, PAPER/CLAIM")
     about.add_argument("--tier", choices=TIERS, default="quick", help="(%(default)s)")
     about.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
+    add_launcher(about)
     chosen = about.parse_args(arguments)
     if chosen.jobs < 1:
         raise UsageError(f"--jobs {chosen.jobs} must be at least 1")
@@ -137,6 +149,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows += made_again(names, Making(chosen.jobs, seeds=1 if quick else None), tier)
     failed = {row.name for row in rows if row.outcome == FAILED}
     of_made = [claim for claim in claims if claim.figure in names and claim.figure not in failed]
+    launcher = launcher_words(chosen.launcher, chosen.what)
+    names, claims = asked([word for word in chosen.what if word not in launcher])
+    left_out = [name for name in names if quick and has_live_runs(name)]
+    names = [name for name in names if name not in left_out]
+    announce(told_beforehand(names, chosen.jobs, quick=quick))
+    making = Making(chosen.jobs, seeds=1 if quick else None, launcher=launcher)
+    rows = list(made_again(names, making, REPRODUCED))
+    made = {row.name for row in rows if not row.found.startswith(FAILED)}
+    of_made = [claim for claim in claims if claim.figure in made]
     rows += (of_the_same_seeds if quick else judged_again)(of_made, REPRODUCED)
     rows += [Row("figure", name, UNTOLD, "needs a real engine: --tier full") for name in live]
     write_text(REPRODUCED / "report.md", as_page(rows))

@@ -21,6 +21,7 @@ from harness.records.manifest import command_line, surroundings, utc
 from harness.records.run_folder import FinishedRun, RunFolder
 from harness.records.run_table import end_table
 from harness.records.sources import Identity, why_again
+from harness.running import device_lock
 from harness.running.interrupts import check
 from harness.running.prepare import Prepared, announce, prepare
 from harness.running.serve import serve
@@ -30,20 +31,22 @@ from harness.running.sweep_points import mark
 @dataclass(frozen=True, slots=True)
 class Command:
     """How a run was asked for. `folder` is the run's own if it is `named`; else it gets one there.
-    `choices`: the option of each group."""
+    `choices`: the option of each group. `swept`: it is a point of a sweep."""
 
     folder: Path
     named: bool
     choices: Mapping[str, str]
     overrides: Sequence[str]
+    swept: bool = False
 
 
 def run(config: DictConfig, command: Command) -> float | None:
     """Runs `config`, shows what came of it and returns its `objective`: nan of an INVALID run, None
     where none is asked for. Raises InvalidRun with strict=true and an INVALID run."""
     parts = prepare(config)
-    obtained = obtain(parts, command, wait=False, announce=announce)
-    mark(obtained.path, command.overrides)
+    # Of a sweep that was killed, a process may still be at this very run, which then is there.
+    wait = command.swept and not command.named
+    obtained = obtain(parts, command, wait=wait, announce=announce)
     finished = FinishedRun.load(obtained.path)
     show(finished)
     if parts.options.strict and finished.invalid:
@@ -64,7 +67,7 @@ def obtain(
 ) -> Obtained:
     """The folder of the run. One that is complete there is not repeated, unless `again` is set,
     other sources made it, or it was live and INVALID; which of these it was is announced. `wait`:
-    for another process that runs into the folder, see `locked`."""
+    for another process that runs into the folder, see `locked`. Devices are always waited for."""
     check()
     identity = parts.identity()
     folder = RunFolder(own_folder(identity, command))
@@ -82,9 +85,11 @@ def obtain(
                 again = of_other_sources(folder.path, identity)
             if again:
                 announce(f"run again: {again}")
-            description = describe(parts, identity, command)
-            folder.begin()
-            run_anew(parts, folder, description)
+            with device_lock.held(device_lock.devices_of(parts), announce):
+                description = describe(parts, identity, command)
+                folder.begin()
+                run_anew(parts, folder, description)
+        mark(folder.path, command.overrides)
     return Obtained(folder.path, again)
 
 

@@ -1,7 +1,8 @@
 """What the points of a sweep leave for the process that began it, in whatever process they run.
 
-A launcher's processes inherit the sweep's id. Each run that a sweep makes or reuses is marked in
-its folder; a point that did not end well leaves a line in the sweep's folder.
+Each point has the sweep's id from its configuration, on whatever host it runs. A run that a sweep
+makes or reuses is marked in its folder; a point that did not end well leaves a file in the sweep's
+folder.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ def mark(run_dir: Path, overrides: Sequence[str]) -> None:
         write_text(run_dir / MARK, json.dumps(place | {"overrides": said}) + "\n")
 
 
+def sweep_dir_word(folder: str) -> str:
+    """The override that puts a sweep's points into `folder`, from any working directory."""
+    path = os.path.abspath(folder).replace("\\", "\\\\").replace("'", "\\'")
+    return f"hydra.sweep.dir='{path}'"
+
+
 def note_failure(folder: Path, status: int) -> None:
-    """Notes in the sweep's `folder` that a point ended with this exit status."""
-    with _failures(folder, os.environ[SWEEP_ID_VARIABLE]).open("a") as file:
-        file.write(f"{status}\n")
+    """Notes in the sweep's `folder` that the point under way ended with this exit status."""
+    number = HydraConfig.get().job.num
+    write_text(folder / f".failed-{os.environ[SWEEP_ID_VARIABLE]}-{number}", f"{status}\n")
 
 
 def collect_failures(folder: Path, sweep_id: str) -> None:
     """Takes what the sweep's points noted into `failed`."""
-    path = _failures(folder, sweep_id)
-    if path.is_file():
-        failed.extend(map(int, path.read_text().split()))
+    for path in folder.glob(f".failed-{sweep_id}-*"):
+        failed.append(int(path.read_text()))
         path.unlink()
-
-
-def _failures(folder: Path, sweep_id: str) -> Path:
-    return folder / f".failed-{sweep_id}"

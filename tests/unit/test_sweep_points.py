@@ -11,7 +11,7 @@ import pytest
 from harness.errors import UsageError
 from harness.running import sweep_points
 from harness.running.run import Command, run
-from tests.running import composed
+from tests.running import ROOT, composed
 
 SIM = (
     "+system=vllm", "+workload=burstgpt", "engine=sim", "hardware=a100x1", "model=llama2-7b",
@@ -27,12 +27,17 @@ def no_sweep_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_failure_in_another_process_reaches_the_one_that_began_the_sweep(tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path; from harness.running.sweep_points import note_failure;"
+        "import sys; from pathlib import Path; from hydra.core.hydra_config import HydraConfig;"
+        "from harness.running.sweep_points import note_failure;"
+        "from hydra.conf import HydraConf, JobConf; from omegaconf import OmegaConf;"
+        "job = HydraConf(job=JobConf(num=int(sys.argv[1])));"
+        "HydraConfig.instance().set_config(OmegaConf.create({'hydra': OmegaConf.structured(job)}));"
         f"note_failure(Path({str(tmp_path)!r}), 3)"
     )
-    for sweep_id in ("one", "one", "other"):
+    for number, sweep_id in enumerate(("one", "one", "other")):
         environment = os.environ | {sweep_points.SWEEP_ID_VARIABLE: sweep_id}
-        subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+        command = [sys.executable, "-c", code, str(number)]
+        subprocess.run(command, env=environment, check=True, cwd=ROOT)
     sweep_points.collect_failures(tmp_path, "one")
     assert sweep_points.failed == [3, 3]
     assert len(list(tmp_path.iterdir())) == 1  # what the other sweep's points noted

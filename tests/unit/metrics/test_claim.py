@@ -103,9 +103,12 @@ def test_a_process_of_this_host_with_the_number_of_a_dead_one_is_not_its_holder(
 
 def test_who_lost_a_claim_is_told_and_leaves_it_to_its_new_holder(tmp_path: Path) -> None:
     path = tmp_path / "claim"
-    with pytest.raises(RunError, match="was taken over"), claimed(path, wait=False):
-        path.unlink()
-        of_another_host(path, unsigned_s=0)
+    holding = claimed(path, wait=False)
+    holding.__enter__()
+    path.unlink()
+    of_another_host(path, unsigned_s=0)
+    with pytest.raises(RunError, match="was taken over"):
+        holding.__exit__(None, None, None)
     assert json.loads(path.read_text())["host"] == "far"
 
 

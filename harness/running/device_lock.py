@@ -1,0 +1,84 @@
+"""Live runs on one device come one after another, whatever folders they run into: two would slow
+each other, and neither would say so.
+
+A lock per device lies in a folder that is local to the host, where flock is reliable. The locks end
+with their process, however that ends. A simulated run and one on a remote endpoint hold none.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.records import gpu_monitor
+from harness.running.prepare import Prepared
+
+VARIABLE = "HARNESS_DEVICE_LOCKS"  # a folder instead of FOLDER
+FOLDER = "/dev/shm/elastic-serving-harness"  # in memory: no network file system is mounted there
+
+
+def devices_of(parts: Prepared) -> list[str]:
+    """What a run occupies of this host: `cpu`, or every GPU that it is shown; [] without a live
+    engine of this host."""
+    engine = parts.engine
+    if engine.name == "sim" or not (engine.has_devices and engine.devices_known):
+        return []
+    if parts.config["engine"].get("device") == "cpu":
+        return ["cpu"]
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    known = [str(i) for i in range(len(gpu_monitor.devices()))]
+    gpus = known if shown is None or not known else [word for word in shown.split(",") if word]
+    return [f"gpu-{gpu}" for gpu in sorted(gpus)] or ["cpu"]
+
+
+@contextmanager
+def held(devices: Sequence[str], announce: Callable[[str], None]) -> Iterator[None]:
+    """Holds `devices`, in their order. Waits for processes that hold one, and tells of it."""
+    with ExitStack() as stack:
+        for device in devices:
+            stack.callback(os.close, _locked(device, announce))
+        yield
+
+
+def _locked(device: str, announce: Callable[[str], None]) -> int:
+    folder = Path(os.environ.get(VARIABLE, FOLDER))
+    try:
+        lock = _opened(folder, folder / device.replace("/", "-"))
+    except OSError as error:
+        why = f"cannot lock {device} in {folder}: {error.strerror}; {VARIABLE} names another folder"
+        raise UsageError(why) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 100, 0).decode() or "another process"
+            announce(f"waiting for {device}: {holder} has a live run on it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        os.truncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()}".encode(), 0)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _opened(folder: Path, path: Path) -> int:
+    """Opens the file, which every user of the host may: it is made once, and never removed."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o777)
+    while True:
+        try:
+            return os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            pass
+        try:
+            made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            continue
+        os.fchmod(made, 0o666)
+        return made
