@@ -40,18 +40,8 @@ from harness.errors import RunError, UsageError, first_line, told
 from harness.experiments.batch import Making
 from harness.experiments.compose import ROOT, composed
 from harness.experiments.figures import draw_all, has_live_runs, make_runs
-from harness.experiments.points import run_point
-from harness.experiments.compose import ROOT
-from harness.experiments.figures import (
-    described,
-    draw_all,
-    figures,
-    has_live_runs,
-    make_runs,
-    only_simulated,
-    published,
-)
 from harness.experiments.launched import add_launcher, launcher_words
+from harness.experiments.points import run_point
 from harness.files import make_folder, read_json, write_text
 from harness.reproduce.asked import SMOKE_RUN, TIERS, asked
 from harness.reproduce.holding import figure_held, judged_again, of_the_same_seeds
@@ -139,25 +129,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quick = tier == "quick"
     os.chdir(ROOT)
     interrupts.listen()
-    names, claims = asked(chosen.what, tier)
+    launcher = launcher_words(chosen.launcher, chosen.what)
+    names, claims = asked([word for word in chosen.what if word not in launcher], tier)
     make_folder(REPRODUCED)
     live = [name for name in names if quick and has_live_runs(name)]
     names = [name for name in names if name not in live]
     before = expected(names, tier, chosen.jobs, last_times())
     announce(before.told(len(names), chosen.jobs, free_bytes()))
     rows = [kept_going("run", SMOKE_RUN, live_run)] if tier == "smoke" else []
-    rows += made_again(names, Making(chosen.jobs, seeds=1 if quick else None), tier)
+    rows += made_again(
+        names, Making(chosen.jobs, seeds=1 if quick else None, launcher=launcher), tier
+    )
     failed = {row.name for row in rows if row.outcome == FAILED}
     of_made = [claim for claim in claims if claim.figure in names and claim.figure not in failed]
-    launcher = launcher_words(chosen.launcher, chosen.what)
-    names, claims = asked([word for word in chosen.what if word not in launcher])
-    left_out = [name for name in names if quick and has_live_runs(name)]
-    names = [name for name in names if name not in left_out]
-    announce(told_beforehand(names, chosen.jobs, quick=quick))
-    making = Making(chosen.jobs, seeds=1 if quick else None, launcher=launcher)
-    rows = list(made_again(names, making, REPRODUCED))
-    made = {row.name for row in rows if not row.found.startswith(FAILED)}
-    of_made = [claim for claim in claims if claim.figure in made]
     rows += (of_the_same_seeds if quick else judged_again)(of_made, REPRODUCED)
     rows += [Row("figure", name, UNTOLD, "needs a real engine: --tier full") for name in live]
     write_text(REPRODUCED / "report.md", as_page(rows))
