@@ -22,11 +22,12 @@ import pyarrow.parquet as pq
 from harness.files import write_text, writing
 from harness.records import run_table
 from harness.records.answers import EARLY_ENDS
+from harness.records.evidence import Evidence
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import COLUMNS, LATENCIES, origin, title
 from harness.records.sources import code_hash
-from harness.records.verdict import Evidence, Rule, rules
+from harness.records.verdict import Rule, rules
 from plots import run as picture
 from plots.timeline import timeline
 
@@ -68,7 +69,7 @@ def page(run: FinishedRun) -> str:
         columns=COLUMNS,
         cell=run_table.cell,
         max_models=MAX_MODELS,
-        device_lines=run_table.device_lines(run.summary),
+        device_lines=[*run_table.steady_lines(run.summary), *run_table.device_lines(run.summary)],
         workload="; ".join(run_table.workload_lines(run.manifest["dataset"])),
         pictures={
             path.name: data_url(path.read_bytes()) for path in sorted(run.path.glob("*.png"))

@@ -56,3 +56,30 @@ def early_ends_allowed(events: Iterable[Event]) -> bool:
 def surplus_share(answers: Mapping[str, Any] | None) -> float:
     """The share of the answers that have tokens whose times are not known."""
     return answers["num_surplus"] / answers["num_answers"] if answers else 0.0
+
+
+def cached_shares(answers: Mapping[str, Any]) -> dict[str, float]:
+    """The cached share of the prompts' tokens, by who says so: the answers' usage, each server's
+    counters."""
+    found = {}
+    if answers["cached_tokens"] is not None and answers["counted_prompt_tokens"]:
+        share = answers["cached_tokens"] / answers["counted_prompt_tokens"]
+        found["the answers' usage"] = share
+    for name, counters in answers["prefix_cache"].items():
+        if counters["queried_tokens"]:
+            share = counters["hit_tokens"] / counters["queried_tokens"]
+            found[f"{name}'s counters"] = share
+    return found
+
+
+def prompt_miss(answers: Mapping[str, Any]) -> float:
+    """How far the server's count of the prompts' tokens is from what was asked; 0: no count."""
+    counted, asked = answers["counted_prompt_tokens"], answers["asked_prompt_tokens"]
+    return counted / asked - 1 if counted is not None and asked else 0.0
+
+
+def counted(answers: Mapping[str, Any], miss: float) -> str:
+    return (
+        f"the server counted {answers['counted_prompt_tokens']:,} prompt tokens where "
+        f"{answers['asked_prompt_tokens']:,} were asked for ({miss:+.1%})"
+    )

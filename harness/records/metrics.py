@@ -18,10 +18,12 @@ from harness.records import uncertainty
 from harness.records.answers import surplus_share
 from harness.records.attainment import Attained
 from harness.records.device_events import Event
+from harness.records.evidence import MAX_SURPLUS_SHARE, Evidence, rate_per_s
 from harness.records.percentiles import distribution
 from harness.records.slo import Slo
+from harness.records.steady import summarise_steady
 from harness.records.token_log import Floats, TokenLog
-from harness.records.verdict import MAX_SURPLUS_SHARE, Evidence, judge, rate_per_s
+from harness.records.verdict import judge
 
 MAX_ERRORS = 10  # distinct error texts kept in the summary, most frequent first
 
@@ -49,6 +51,7 @@ def summarise(
     are of completed requests. None: no such value, or too few samples (percentiles_unsupported).
     intervals_95: of means, percentiles, attainment by request and goodput, over this run's
     requests; they say nothing of another seed or machine.
+    steady: the same from the end of the warm-up to the last arrival, or why there is no such time.
     receive_lag_s and answers are of servers behind a socket. Where these do not say when tokens
     came (verdict's notes), what rests on single tokens is None: tbt_s, itl_chunk_s and attainment
     by token and time. Where answers may end by themselves (engine.allow_early_end), those that did
@@ -84,6 +87,7 @@ def summarise(
         },
         "goodput_per_s": _per_s(attained.good.sum(), duration_s),
         "intervals_95": uncertainty.of_run(_finite(log), attained.good, duration_s),
+        "steady": summarise_steady(log, run.course, attained, times_known),
         "models": _by_model(table, attained, times_known),
         **run.devices,
         **({"receive_lag_s": lag} if lag else {}),

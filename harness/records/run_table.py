@@ -25,6 +25,7 @@ from harness.schedule import shown, synthetic_kinds
 SOURCES = ("measured", "device law", "served batches", "kernel profiles", "datasheet")
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
 MAX_MODELS = 6  # shown by name
+SHOWN_DIFFERENCE = 0.05  # of a number in the steady state from the whole run's
 COLUMNS = {"mean": "mean", "p50": "P50", "p90": "P90", "p99": "P99"}
 
 
@@ -198,7 +199,7 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     grid.add_row("throughput", f"{number(rates[0])} requests/s, {tokens_per_s} tokens/s")
     grid.add_row("SLO attainment", ", ".join(shares) + _within(summary))
     grid.add_row("goodput", f"{number(rates[1])} requests/s within SLO {slo['name']}: {limits}")
-    for name, what in device_lines(summary):
+    for name, what in [*steady_lines(summary), *device_lines(summary)]:
         grid.add_row(name, what)
     grid.add_row("workload", escape("; ".join(workload_lines(manifest["dataset"]))))
     grid.add_row("from", origin(manifest))
@@ -222,6 +223,33 @@ def workload_lines(dataset: Mapping[str, Any]) -> list[str]:
     file = dataset.get("file")  # runs from before it was recorded have none
     named = f"{dataset['source']} ({file})" if file else dataset["source"]
     return [named, *dataset["steps"]]
+
+
+def steady_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The numbers from the end of the warm-up to the last arrival, where one differs from the whole
+    run's by SHOWN_DIFFERENCE; nothing of runs without a steady state."""
+    steady = summary.get("steady", {})
+    if steady.get("from_s") is None:
+        return
+    rates = ("request_throughput_per_s", "output_throughput_tokens_per_s", "goodput_per_s")
+    pairs = [(steady[name], summary[name]) for name in rates]
+    pairs += [(steady[name]["mean"], summary[name]["mean"]) for name in LATENCIES]
+    if any(_differ(one, other) for one, other in pairs):
+        means = [f"{name} {cell(steady[key], 'mean')}" for key, name in LATENCIES.items()]
+        completed, tokens, good = (number(steady[name]) for name in rates)
+        yield (
+            "steady state",
+            f"from {seconds(steady['from_s'])} to the last arrival at {seconds(steady['to_s'])}: "
+            f"mean {', '.join(means)}; {completed} requests/s, "
+            f" {tokens} tokens/s; {good} requests/s and "
+            f"{share(steady['slo_attainment']['request'])} of the requests within SLO",
+        )
+
+
+def _differ(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is not other
+    return abs(one - other) > SHOWN_DIFFERENCE * abs(other)
 
 
 def device_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -51,6 +51,22 @@ class TokenLog:
             status=np.array(table["status"].to_pylist(), dtype=np.str_),
         )
 
+    def of(self, rows: Bools) -> TokenLog:
+        """The log of those requests alone for which `rows` is true."""
+        of_token = np.repeat(rows, self.num_tokens)
+        first_of_chunk = np.cumsum(self.chunk_tokens) - self.chunk_tokens
+        num_tokens = self.num_tokens[rows]
+        return TokenLog(
+            arrival_s=self.arrival_s[rows],
+            sent_s=self.sent_s[rows],
+            asked_tokens=self.asked_tokens[rows],
+            num_tokens=num_tokens,
+            start=np.cumsum(num_tokens) - num_tokens,
+            times_s=self.times_s[of_token],
+            chunk_tokens=self.chunk_tokens[of_token[first_of_chunk]],
+            status=self.status[rows],
+        )
+
     def as_ended(self) -> TokenLog:
         """The log as if completed requests had asked for no more than they got."""
         had = np.minimum(self.asked_tokens, self.num_tokens)

@@ -11,82 +11,42 @@ must satisfy Little's law. What a reader of a valid run must know besides is not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from harness.records.answers import early_ends_allowed, summarise_answers
 from harness.records.device_events import Event, faults_struck, standstills_s, summarise_events
 from harness.records.littles_law import littles_law
 from harness.records.receive_lag import receive_lag
 from harness.records.token_log import Floats, TokenLog
+from harness.records.answers import cached_shares, counted, prompt_miss
+from harness.records.evidence import (
+    MAX_FAILED_SHARE,
+    MAX_LAG_S,
+    MAX_PROMPT_MISS,
+    Evidence,
+    rate_per_s,
+)
+from harness.records.token_log import TokenLog
+from harness.records.verdict_notes import notes, stood_still
 
-MAX_LAG_S = 0.005  # P99 of the send lag, of the receive lag, and of both together
 LIMIT = f"{MAX_LAG_S * 1e3:g} ms"
 MAX_RATE_MISS = 0.02
 MAX_CACHED_SHARE = 0.01  # of the prompts' tokens, from a prefix cache where none was meant
-NOTED_PROMPT_MISS = 0.01  # of the prompts' tokens, by the server's count
-MAX_PROMPT_MISS = 0.1
-MAX_SURPLUS_SHARE = 0.01  # of the answers: more, and no metric of single tokens is given
-NOTED_BEHIND_SHARE = 0.05  # of the time that a paced engine's layers were to take
-MAX_FAILED_SHARE = 0.1  # of the requests: more is noted
 MAX_LITTLE_GAP = 1e-6  # relative; a simulated run has no clock but one, so only rounding is left
 ROUNDING_S = 1e-9  # of times up to some days in float64: what is less below 0 is no latency below 0
-
-
-@dataclass(slots=True, eq=False)
-class Evidence:
-    """What a run is judged by.
-
-    `errors` holds the error text of each request; empty: none was given. `law` is `littles_law` of
-    the run; on a real engine its gap is the client's lag, which is judged by itself. `devices`:
-    what `summarise_events` found. `receive_lag`, `answers`: what the functions of these names found
-    of a server behind a socket; `standstills`: seconds for which a server gave nobody a token while
-    requests timed out.
-    """
-
-    log: TokenLog
-    errors: list[str]
-    law: Mapping[str, Any]
-    devices: Mapping[str, Any]
-    receive_lag: Mapping[str, Any] | None
-    answers: Mapping[str, Any] | None
-    standstills: Mapping[str, float]
-    simulated: bool
-
-    @staticmethod
-    def of(table: pa.Table, events: Iterable[Event], *, simulated: bool) -> Evidence:
-        """Gathers the evidence from a run's requests table and its device events."""
-        events = list(events)
-        log = TokenLog.from_table(table)
-        log = log.as_ended() if early_ends_allowed(events) else log
-        return Evidence(
-            log, table["error"].to_pylist(), littles_law(log),
-            summarise_events(events, log.duration_s), receive_lag(log, events),
-            summarise_answers(table, events), standstills_s(events), simulated,
-        )  # fmt: skip
-
-    @property
-    def failed_share(self) -> float:
-        return float(self.log.failed.mean())
 
 
 def judge(run: Evidence) -> dict[str, Any]:
     """{"status": "VALID" | "INVALID", "reasons": [one sentence each]}, and "notes", sentences that
     do not make it invalid, where there are any."""
     reasons = [reason for rule in rules(run) for reason in rule.broken]
-    notes = [*_without_room(run.devices.get("host_full", {}))]
-    notes += [*_behind_pace(run.devices.get("pace", {}))]
-    notes += [*_stalls(run.receive_lag), *_odd_answers(run.answers)]
-    if run.failed_share > MAX_FAILED_SHARE:
-        notes.append(f"{run.failed_share:.0%} of the requests failed: latencies are of the others")
-    else:
-        notes += _stood_still(run.standstills)
+    noted = [*notes(run)]
     verdict = {"status": "INVALID" if reasons else "VALID", "reasons": reasons}
-    return verdict | ({"notes": notes} if notes else {})
+    return verdict | ({"notes": noted} if noted else {})
 
 
 Checked = tuple[str, list[str]]  # what was found, and a sentence for each breach
@@ -139,14 +99,6 @@ def rules(run: Evidence) -> list[Rule]:
     ]
 
 
-def rate_per_s(times_s: Floats) -> float | None:
-    """(n − 1) / (last − first) of finite `times_s`; None where that says nothing."""
-    if len(times_s) < 2:
-        return None
-    span_s = float(times_s.max() - times_s.min())
-    return (len(times_s) - 1) / span_s if span_s > 0 else None
-
-
 def _sent_in_time(run: Evidence) -> Checked:
     lag_s = run.log.send_lag_s[np.isfinite(run.log.send_lag_s)]
     if not len(lag_s):
@@ -173,17 +125,6 @@ def _stamped_in_time(lag: Mapping[str, Any] | None) -> Checked:
     return f"{lag['p99'] * 1e3:.2f} ms", broken
 
 
-def _stalls(lag: Mapping[str, Any] | None) -> Iterator[str]:
-    if lag is None:
-        return
-    lag_s = lag["tokens_max" if lag["stamped_by"] == "kernel" else "max"]
-    if lag_s > MAX_LAG_S:
-        yield (
-            f"the client once read nothing for {lag_s * 1e3:.0f} ms: single latencies, and "
-            "percentiles beyond P99, can be off by that"
-        )
-
-
 def _prompts_asked_for(answers: Mapping[str, Any] | None) -> Checked:
     if answers is None:
         return "", []
@@ -197,70 +138,13 @@ def _prompts_asked_for(answers: Mapping[str, Any] | None) -> Checked:
     ]
     miss = prompt_miss(answers)
     if abs(miss) > MAX_PROMPT_MISS:
-        broken.append(f"prompts were not what was asked: {_counted(answers, miss)}")
+        broken.append(f"prompts were not what was asked: {counted(answers, miss)}")
     return f"{miss:+.1%}", broken
-
-
-def _odd_answers(answers: Mapping[str, Any] | None) -> Iterator[str]:
-    if answers is None:
-        return
-    total = answers["num_answers"]
-    miss = prompt_miss(answers)
-    if NOTED_PROMPT_MISS < abs(miss) <= MAX_PROMPT_MISS:
-        yield _counted(answers, miss)
-    if answers["num_surplus"] > MAX_SURPLUS_SHARE * total:
-        yield (
-            f"{answers['num_surplus']} of {total} answers had tokens that only the usage at their "
-            "end told of: when these came is not known, so there is no TBT and no attainment by "
-            "token or time"
-        )
-    if answers["num_early"]:
-        yield (
-            f"{answers['num_early']} of {total} answers ended before all tokens asked for had "
-            "come: by engine.allow_early_end=true they are complete with what they had"
-        )
-    if answers["num_buffered"]:
-        yield (
-            f"{answers['num_buffered']} of {total} answers were buffered: all their tokens came in "
-            "one event, so their TPOT and TBT are not the server's"
-        )
-
-
-def cached_shares(answers: Mapping[str, Any]) -> dict[str, float]:
-    """The cached share of the prompts' tokens, by who says so: the answers' usage, each server's
-    counters."""
-    found = {}
-    if answers["cached_tokens"] is not None and answers["counted_prompt_tokens"]:
-        share = answers["cached_tokens"] / answers["counted_prompt_tokens"]
-        found["the answers' usage"] = share
-    for name, counters in answers["prefix_cache"].items():
-        if counters["queried_tokens"]:
-            share = counters["hit_tokens"] / counters["queried_tokens"]
-            found[f"{name}'s counters"] = share
-    return found
-
-
-def prompt_miss(answers: Mapping[str, Any]) -> float:
-    """How far the server's count of the prompts' tokens is from what was asked; 0: no count."""
-    counted, asked = answers["counted_prompt_tokens"], answers["asked_prompt_tokens"]
-    return counted / asked - 1 if counted is not None and asked else 0.0
-
-
-def _counted(answers: Mapping[str, Any], miss: float) -> str:
-    return (
-        f"the server counted {answers['counted_prompt_tokens']:,} prompt tokens where "
-        f"{answers['asked_prompt_tokens']:,} were asked for ({miss:+.1%})"
-    )
-
-
-def _stood_still(standstills: Mapping[str, float]) -> Iterator[str]:
-    for name, seconds in standstills.items():
-        yield f"{name} stood still: nobody got a token for {seconds:.3g} s while requests timed out"
 
 
 def _no_standstill(run: Evidence) -> Checked:
     failed = run.failed_share > MAX_FAILED_SHARE
-    return f"{run.failed_share:.1%} failed", [*_stood_still(run.standstills)] if failed else []
+    return f"{run.failed_share:.1%} failed", [*stood_still(run.standstills)] if failed else []
 
 
 def _every_answer(run: Evidence) -> Checked:
@@ -310,23 +194,6 @@ def _littles_law(run: Evidence) -> Checked:
 
 def _something_to_measure(log: TokenLog) -> Checked:
     return "", [] if log.completed.any() else [f"none of {len(log)} requests completed"]
-
-
-def _without_room(host_full: Mapping[str, Any]) -> Iterator[str]:
-    for node, full in host_full.items():
-        yield (
-            f"host KV cache full for {full['seconds']:.3g} s on {node} ({full['num_waits']} waits "
-            f"for room): engine.pool.host_kv_bytes={full['host_kv_bytes']}"
-        )
-
-
-def _behind_pace(pace: Mapping[str, float]) -> Iterator[str]:
-    share = pace["behind_s"] / pace["paced_s"] if pace else 0.0
-    if share > NOTED_BEHIND_SHARE:
-        yield (
-            f"iterations took {share:.0%} longer than their pace (engine.elastic.layer_s, "
-            "engine.elastic.token_s): this machine computes more slowly, so latencies are its own"
-        )
 
 
 def _asked_rate(run: Evidence) -> Checked:
