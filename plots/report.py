@@ -69,7 +69,7 @@ def page(run: FinishedRun) -> str:
         columns=COLUMNS,
         cell=run_table.cell,
         max_models=MAX_MODELS,
-        device_lines=[*run_table.steady_lines(run.summary), *run_table.device_lines(run.summary)],
+        other_lines=run_table.other_lines(run.summary),
         workload="; ".join(run_table.workload_lines(run.manifest["dataset"])),
         pictures={
             path.name: data_url(path.read_bytes()) for path in sorted(run.path.glob("*.png"))

@@ -29,6 +29,7 @@ GROUPS = (
     "tracking",
     "data",
     "client",
+    "metrics",
     "faults",
 )
 

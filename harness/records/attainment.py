@@ -26,11 +26,11 @@ class Attained:
 
     @staticmethod
     def of(log: TokenLog, slo: Slo) -> Attained:
-        lateness_s = _lateness_s(log, slo)
+        late_s = lateness_s(log, slo)
         return Attained(
             log.asked_tokens,
-            _on_time_tokens(log, lateness_s),
-            _time_shares(log, slo, lateness_s),
+            _on_time_tokens(log, late_s),
+            _time_shares(log, slo, late_s),
             good_requests(log, slo),
         )
 
@@ -79,7 +79,7 @@ def good_requests(log: TokenLog, slo: Slo) -> Bools:
     return good
 
 
-def _lateness_s(log: TokenLog, slo: Slo) -> Floats:
+def lateness_s(log: TokenLog, slo: Slo) -> Floats:
     """Per produced token: its time less its deadline."""
     deadline_s = log.rank() * slo.tbt_s
     deadline_s += slo.ttft_s  # in place: the arrays of a long run are large

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from harness.configuration.checks import positive
 from harness.records import uncertainty
 from harness.records.answers import surplus_share
 from harness.records.attainment import Attained
@@ -21,11 +23,20 @@ from harness.records.device_events import Event
 from harness.records.evidence import MAX_SURPLUS_SHARE, Evidence, rate_per_s
 from harness.records.percentiles import distribution
 from harness.records.slo import Slo
+from harness.records.smoothness import summarise_fluidity, summarise_stalls
 from harness.records.steady import summarise_steady
 from harness.records.token_log import Floats, TokenLog
 from harness.records.verdict import judge
 
 MAX_ERRORS = 10  # distinct error texts kept in the summary, most frequent first
+
+
+@dataclass(kw_only=True, slots=True)
+class MetricsConfig:
+    stall_s: float  # a longer gap between two tokens of a request is a stall
+
+    def __post_init__(self) -> None:
+        positive(self, "metrics", "stall_s")
 
 
 def summarise(
@@ -36,13 +47,15 @@ def summarise(
     num_devices: float | None,
     wall_s: float,
     simulated: bool,
+    stall_s: float,
 ) -> dict[str, Any]:
     """The content of summary.json for a table of at least one request.
 
     events: rows of Recorder.events, of which `summarise_events` makes keys, if there are.
     num_devices: devices that the system held, on average over the run; gpu_seconds is that times
     duration_s, None where it is None: unknown. wall_s: how long the run took on a wall clock.
-    simulated: in virtual time, where the verdict holds a run to Little's law.
+    simulated: in virtual time, where the verdict holds a run to Little's law. stall_s: see
+    MetricsConfig.
 
     duration_s runs from the first scheduled arrival to the last token of any request, the drain
     included; every rate but the two below is over it, so goodput never exceeds throughput.
@@ -53,9 +66,9 @@ def summarise(
     requests; they say nothing of another seed or machine.
     steady: the same from the end of the warm-up to the last arrival, or why there is no such time.
     receive_lag_s and answers are of servers behind a socket. Where these do not say when tokens
-    came (verdict's notes), what rests on single tokens is None: tbt_s, itl_chunk_s and attainment
-    by token and time. Where answers may end by themselves (engine.allow_early_end), those that did
-    were asked for no more tokens than they had.
+    came (verdict's notes), what rests on single tokens is None: tbt_s, itl_chunk_s, attainment
+    by token and time, fluidity_index and stalls. Where answers may end by themselves
+    (engine.allow_early_end), those that did were asked for no more tokens than they had.
     """
     run = Evidence.of(table, events, simulated=simulated)
     log, answers, lag = run.log, run.answers, run.receive_lag
@@ -87,6 +100,8 @@ def summarise(
         },
         "goodput_per_s": _per_s(attained.good.sum(), duration_s),
         "intervals_95": uncertainty.of_run(_finite(log), attained.good, duration_s),
+        "fluidity_index": summarise_fluidity(log, slo) if times_known else None,
+        "stalls": summarise_stalls(log, stall_s) if times_known else None,
         "steady": summarise_steady(log, run.course, attained, times_known),
         "models": _by_model(table, attained, times_known),
         **run.devices,

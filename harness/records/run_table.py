@@ -199,7 +199,7 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     grid.add_row("throughput", f"{number(rates[0])} requests/s, {tokens_per_s} tokens/s")
     grid.add_row("SLO attainment", ", ".join(shares) + _within(summary))
     grid.add_row("goodput", f"{number(rates[1])} requests/s within SLO {slo['name']}: {limits}")
-    for name, what in [*steady_lines(summary), *device_lines(summary)]:
+    for name, what in other_lines(summary):
         grid.add_row(name, what)
     grid.add_row("workload", escape("; ".join(workload_lines(manifest["dataset"]))))
     grid.add_row("from", origin(manifest))
@@ -225,6 +225,28 @@ def workload_lines(dataset: Mapping[str, Any]) -> list[str]:
     return [named, *dataset["steps"]]
 
 
+def other_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, what there is to say) beside latencies, rates and attainment."""
+    return [*smoothness_lines(summary), *steady_lines(summary), *device_lines(summary)]
+
+
+def smoothness_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The fluidity index where a request was not fluid, and stalls where there were any."""
+    if (fluidity := summary.get("fluidity_index")) and fluidity["fluid_share"] < 1:
+        yield (
+            "fluidity index",
+            f"mean {fluidity['mean']:.3f}; {share(fluidity['fluid_share'])} of the requests have "
+            "at least 0.9",
+        )
+    if (stalls := summary.get("stalls")) and stalls["count"]:
+        yield (
+            "stalls",
+            f"{stalls['count']:,} gaps over {seconds(stalls['threshold_s'])} in "
+            f"{stalls['num_requests']:,} requests: {seconds(stalls['seconds'])} in all, the "
+            f"longest {seconds(stalls['longest_s'])}",
+        )
+
+
 def steady_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The numbers from the end of the warm-up to the last arrival, where one differs from the whole
     run's by SHOWN_DIFFERENCE; nothing of runs without a steady state."""
@@ -241,7 +263,7 @@ def steady_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "steady state",
             f"from {seconds(steady['from_s'])} to the last arrival at {seconds(steady['to_s'])}: "
             f"mean {', '.join(means)}; {completed} requests/s, "
-            f" {tokens} tokens/s; {good} requests/s and "
+            f"{tokens} tokens/s; {good} requests/s and "
             f"{share(steady['slo_attainment']['request'])} of the requests within SLO",
         )
 

@@ -26,6 +26,7 @@ from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.prompts import require_in_vocabulary
 from harness.records.manifest import hash_of
+from harness.records.metrics import MetricsConfig
 from harness.records.slo import Slo
 from harness.records.sources import Identity, sources
 from harness.running.client import ClientConfig
@@ -86,6 +87,7 @@ class Prepared:
     hardware: Hardware
     engine: Engine
     slo: Slo
+    metrics: MetricsConfig
     tracker: Tracker
     client: ClientConfig
     faults: Faults
@@ -134,6 +136,7 @@ def prepare(composed: DictConfig) -> Prepared:
         hardware=hardware,
         engine=engine,
         slo=build(config["slo"], "slo"),
+        metrics=typed(config["metrics"], MetricsConfig, "metrics"),
         tracker=build(config["tracking"], "tracking", announce=announce),
         client=typed(config["client"], ClientConfig, "client"),
         faults=typed(config["faults"], Faults, "faults"),

@@ -65,6 +65,7 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
                 num_devices=parts.hardware.num_devices if parts.engine.devices_known else None,
                 wall_s=time.monotonic() - started_s,
                 simulated=parts.engine.name == "sim",
+                stall_s=parts.metrics.stall_s,
             )
             folder.write_summary(summary)
             folder.write_manifest(settled("complete"))

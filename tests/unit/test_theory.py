@@ -184,7 +184,7 @@ def tied(order: Iterable[int], lengths: np.ndarray) -> dict[str, Any]:
     recorder = serve(requests, seats=256, num_instances=2, cost=CostModel)
     slo = Slo(Slo.Config(name="any", ttft_s=1.0, tbt_s=0.1))
     table = requests_table(recorder)
-    return summarise(table, slo, events=[], num_devices=2, wall_s=0.0, simulated=True)
+    return summarise(table, slo, events=[], num_devices=2, wall_s=0.0, simulated=True, stall_s=1.0)
 
 
 def test_unequal_simultaneous_arrivals_in_another_order_change_little() -> None:

@@ -38,7 +38,7 @@ def served(
             server.metrics = metrics[1]
     return summarise(
         requests_table(recorder), absolute(1.0, 1.0), events=recorder.events, num_devices=None,
-        wall_s=1.0, simulated=False,
+        wall_s=1.0, simulated=False, stall_s=1.0,
     )  # fmt: skip
 
 

@@ -74,6 +74,7 @@ class Service:
             num_devices=num_devices,
             wall_s=3.0,
             simulated=simulated,
+            stall_s=1.0,
         )
 
 

@@ -1,0 +1,64 @@
+"""How smoothly answers streamed: stalls, and Etalon's fluidity index.
+
+Means and pooled percentiles of TBT hide a single long wait in the middle of an answer; these do
+not. Pure functions over the token log.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.records.attainment import GRACE_S, lateness_s
+from harness.records.slo import Slo
+from harness.records.token_log import Floats, TokenLog
+
+FLUID = 0.9  # the least index of a fluid request (Etalon: at most a tenth of the deadlines missed)
+
+
+def summarise_stalls(log: TokenLog, stall_s: float) -> dict[str, Any]:
+    """`stalls` of summary.json. A stall is a gap of more than `stall_s` seconds between two tokens
+    of a request; the wait for its first token is none, nor is a wait that no token ended."""
+    gaps_s = np.diff(log.times_s, prepend=0.0)
+    gaps_s[log.start[log.started]] = 0.0  # a first token has none before it
+    long = gaps_s > stall_s
+    stalled = np.repeat(np.arange(len(log)), log.num_tokens)[long]
+    return {
+        "threshold_s": stall_s,
+        "count": int(long.sum()),
+        "seconds": float(gaps_s[long].sum()),
+        "num_requests": len(np.unique(stalled)),
+        "longest_s": float(gaps_s[long].max(initial=0.0)),
+    }
+
+
+def fluidity_indices(log: TokenLog, slo: Slo) -> Floats:
+    """Each request's share of deadlines met (Etalon, arXiv 2407.07000, section 4; its code counts
+    the same way).
+
+    The first token is due slo.ttft_s after the arrival, each later one slo.tbt_s after the deadline
+    before it. A token that is late by L misses 1 + floor(L / slo.tbt_s) deadlines, and the next
+    deadlines count from it. Etalon measures a deadline of the first token for each prompt length;
+    here it is the SLO's. Tokens asked for that never came missed their deadlines.
+    """
+    late_s = lateness_s(log, slo)
+    missed = np.maximum(log.asked_tokens - log.num_tokens, 0).astype(np.float64)
+    total = log.num_tokens + missed
+    for row in np.flatnonzero(log.largest(late_s, -np.inf) > GRACE_S):
+        own_s = late_s[log.start[row] : log.start[row] + log.num_tokens[row]]
+        # Deadlines that count from a late token are later by its lateness, so that a token is late
+        # by what it exceeds the latest before it.
+        before_s = np.maximum.accumulate(np.append(0.0, own_s[:-1]))
+        by_s = (own_s - before_s)[own_s > before_s + GRACE_S]
+        misses = 1 + np.floor((by_s + GRACE_S) / slo.tbt_s)
+        missed[row] += misses.sum()
+        total[row] += misses.sum() - len(by_s)
+    found: Floats = 1 - missed / total
+    return found
+
+
+def summarise_fluidity(log: TokenLog, slo: Slo) -> dict[str, float]:
+    """`fluidity_index` of summary.json: over all requests, those that failed among them."""
+    indices = fluidity_indices(log, slo)
+    return {"mean": float(indices.mean()), "fluid_share": float((indices >= FLUID).mean())}

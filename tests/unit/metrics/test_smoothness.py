@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import UsageError
+from harness.records.metrics import MetricsConfig
+from harness.records.run_table import smoothness_lines
+from harness.records.smoothness import fluidity_indices, summarise_stalls
+from harness.records.token_log import TokenLog
+from tests.unit.metrics.service import Service, absolute
+
+
+def log_of(*answers: list[float]) -> TokenLog:
+    service = Service(*((0.0, len(times_s)) for times_s in answers))
+    for i, times_s in enumerate(answers):
+        service.complete(i, *times_s)
+    return TokenLog.from_table(service.table())
+
+
+def test_a_stall_is_a_long_gap_between_tokens_and_no_wait_for_the_first() -> None:
+    log = log_of([5.0, 5.1, 7.1, 7.2, 8.7], [9.0, 10.0], [0.5])
+    assert summarise_stalls(log, 1.0) == {
+        "threshold_s": 1.0,
+        "count": 2,
+        "seconds": pytest.approx(3.5),
+        "num_requests": 1,
+        "longest_s": pytest.approx(2.0),
+    }
+
+
+def test_without_a_token_there_is_no_stall() -> None:
+    service = Service((0.0, 3))
+    service.send(0)
+    service.fail(0)
+    found = summarise_stalls(TokenLog.from_table(service.table()), 1.0)
+    assert (found["count"], found["seconds"], found["longest_s"]) == (0, 0.0, 0.0)
+
+
+def counted_token_by_token(times_s: list[float], ttft_s: float, tbt_s: float) -> float:
+    """Etalon's index as its paper defines it: each deadline in turn, and how many a late token
+    misses."""
+    due_s, met, missed = ttft_s, 0, 0
+    for time_s in times_s:
+        if time_s <= due_s + 1e-9:
+            met += 1
+            due_s += tbt_s
+        else:
+            while due_s <= time_s + 1e-9:
+                missed += 1
+                due_s += tbt_s
+            due_s = time_s + tbt_s
+    return met / (met + missed)
+
+
+@given(
+    st.lists(st.integers(0, 40).map(lambda tenths: tenths + 0.5), min_size=1, max_size=30),
+    st.integers(1, 20),
+    st.integers(1, 5),
+)
+def test_fluidity_is_the_share_of_deadlines_met(gaps: list[float], ttft: int, tbt: int) -> None:
+    times_s = (np.cumsum(gaps) / 10).tolist()
+    slo = absolute(ttft / 10, tbt / 10)
+    [found] = fluidity_indices(log_of(times_s), slo).tolist()
+    assert found == pytest.approx(counted_token_by_token(times_s, slo.ttft_s, slo.tbt_s))
+
+
+def test_deadlines_count_anew_from_a_late_token() -> None:
+    # Due 1, 2, 3; the third comes at 6.5 and misses those of 3, 4, 5, 6; then due 7.5, 8.5.
+    [found] = fluidity_indices(log_of([1.0, 2.0, 6.5, 7.5, 8.5]), absolute(1.0, 1.0)).tolist()
+    assert found == pytest.approx(4 / 8)
+
+
+def test_tokens_that_came_early_make_up_for_a_wait() -> None:
+    assert fluidity_indices(log_of([0.1, 0.2, 0.3, 3.9]), absolute(1.0, 1.0)).tolist() == [1.0]
+
+
+def test_tokens_that_never_came_missed_their_deadlines() -> None:
+    service = Service((0.0, 4), (0.0, 4))
+    service.send(0)
+    service.tokens(0, 0.5)
+    service.fail(0, timeout=True)
+    service.send(1)
+    service.fail(1)
+    log = TokenLog.from_table(service.table())
+    assert fluidity_indices(log, absolute(1.0, 1.0)).tolist() == [0.25, 0.0]
+
+
+def test_the_table_tells_of_stalls_and_of_requests_that_were_not_fluid() -> None:
+    service = Service((0.0, 3), (0.0, 3))
+    service.complete(0, 0.5, 0.55, 0.6)
+    service.complete(1, 0.5, 3.5, 3.6)
+    told = dict(smoothness_lines(service.summary()))
+    assert "50.0% of the requests" in told["fluidity index"]
+    assert told["stalls"] == "1 gaps over 1.00 s in 1 requests: 3.00 s in all, the longest 3.00 s"
+    smooth = Service((0.0, 2))
+    smooth.complete(0, 0.5, 0.6)
+    assert not [*smoothness_lines(smooth.summary())]
+
+
+@pytest.mark.parametrize("stall_s", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_threshold_that_is_no_time_is_refused(stall_s: float) -> None:
+    with pytest.raises(UsageError, match=r"metrics\.stall_s"):
+        MetricsConfig(stall_s=stall_s)
