@@ -38,6 +38,7 @@ class Experiment:
     announce: Callable[[str], None]  # tells the user one line of start-up progress
     # What the system puts into servers; None: they schedule by themselves
     plugin: Callable[[], AbstractContextManager[ServerPlugin]] | None = None
+    concurrency: int | None = None  # requests in flight; None: they are sent as they arrive
 
     def cluster(
         self,

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from harness.files import write_text, writing
 from harness.records import run_table
 from harness.records.answers import EARLY_ENDS
+from harness.records.closed_loop import CLOSED_LOOP
 from harness.records.evidence import Evidence
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
@@ -34,7 +35,9 @@ from plots.timeline import timeline
 PAGE = Path(__file__).resolve().parent / "page"
 MAX_MODELS = 12  # models that are shown by name
 # Kinds of events that the verdict looks at.
-JUDGED = pa.array([EARLY_ENDS, "heartbeat", "stall", "late_stamps", "prefix_cache", "no_progress"])
+JUDGED = pa.array(
+    [CLOSED_LOOP, EARLY_ENDS, "heartbeat", "stall", "late_stamps", "prefix_cache", "no_progress"]
+)
 
 
 def draw(run_dir: Path) -> Path:

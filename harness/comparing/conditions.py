@@ -14,6 +14,7 @@ from harness.records.run_folder import FinishedRun
 
 NEEDED: dict[str, Callable[[FinishedRun], Any]] = {  # what is the same in runs that compare
     "schedule": lambda run: run.manifest["schedule_sha256"],
+    "open or closed loop": lambda run: run.manifest.get("closed_loop"),
     "model": lambda run: run.manifest["choices"]["model"],
     "SLO": lambda run: (run.summary["slo"]["ttft_s"], run.summary["slo"]["tbt_s"]),
 }

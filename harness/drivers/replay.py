@@ -26,10 +26,11 @@ def replaying(
     loop, recorder = io.run_loop, experiment.recorder
     arrivals_s = [record.request.arrival_s for record in recorder.records.values()]
     pools = [endpoint.connections for endpoint in endpoints]
-    at_start = needed(arrivals_s, -1e-9)
+    in_flight = experiment.concurrency
+    at_start = needed(arrivals_s, -1e-9) if in_flight is None else in_flight
     for pool in pools:
         pool.prepare(max(1, -(-at_start // len(pools))))
-    if arrivals_s:
+    if arrivals_s and in_flight is None:  # else a request has the connection of another
         loop.spawn(keep_ahead(pools, arrivals_s, loop, io), name="connections")
     before = [_prefix_cache(endpoint) for endpoint in endpoints]
     try:

@@ -45,7 +45,7 @@ def vllm_result(run: FinishedRun) -> dict[str, Any]:
         "endpoint_type": "openai", "backend": manifest["choices"]["engine"],
         "model_id": ",".join(sorted(set(table["model"].to_pylist()))),
         "num_prompts": len(log), "request_rate": run.summary["asked_rate_per_s"],
-        "max_concurrency": None, "duration": duration_s,
+        "max_concurrency": manifest.get("closed_loop"), "duration": duration_s,
         "completed": int(done.sum()), "failed": int(log.failed.sum()),
         "total_input_tokens": tokens_in, "total_output_tokens": tokens_out,
         "request_throughput": float(done.sum()) / duration_s,

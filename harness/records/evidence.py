@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from harness.records.answers import early_ends_allowed, summarise_answers
+from harness.records.closed_loop import Kept, concurrency_of, kept
 from harness.records.device_events import Event, standstills_s, summarise_events
 from harness.records.littles_law import littles_law
 from harness.records.receive_lag import receive_lag
@@ -41,18 +42,20 @@ class Evidence:
     standstills: Mapping[str, float]
     simulated: bool
     course: Course
+    kept: Kept | None  # of a closed loop; None: the loop was open
 
     @staticmethod
     def of(table: pa.Table, events: Iterable[Event], *, simulated: bool) -> Evidence:
         """Gathers the evidence from a run's requests table and its device events."""
         events = list(events)
         log = TokenLog.from_table(table)
+        many = concurrency_of(events)
         log = log.as_ended() if early_ends_allowed(events) else log
         return Evidence(
             log, table["error"].to_pylist(), littles_law(log),
             summarise_events(events, log.duration_s), receive_lag(log, events),
             summarise_answers(table, events), standstills_s(events), simulated,
-            Course.of(log),
+            Course.of(log), None if many is None else kept(log, many),
         )  # fmt: skip
 
     @property

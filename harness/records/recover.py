@@ -16,6 +16,7 @@ from pathlib import Path
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
 from harness.files import PARTIAL
+from harness.records.closed_loop import concurrency_of
 from harness.records.folder_lock import locked
 from harness.records.journal import EARLIER_JOURNAL, JOURNAL, replay
 from harness.records.manifest import ended
@@ -50,6 +51,10 @@ def recover(path: Path) -> Recorder:
         if journal.is_file():  # a simulation has none, nor has a run that was not yet served
             recorder = Recorder(Schedule.load(path / "schedule.parquet").requests())
             replay(journal, recorder)
+            if concurrency_of(recorder.events) is not None:  # a request arrived when it was sent
+                for record in recorder.records.values():
+                    if record.sent_s is not None:
+                        record.request.arrival_s = record.sent_s
             folder.write_requests(requests_table(recorder))
             folder.write_events(events_table(recorder))
         if manifest["status"] == "begun":  # else it could still say why, but not write its records

@@ -40,6 +40,8 @@ def origin(manifest: Mapping[str, Any]) -> str:
         f"{len(devices)} x {', '.join(dict.fromkeys(devices))}" if devices else profile,
         seeds(manifest),
     ]
+    if in_flight := manifest.get("closed_loop"):
+        parts.append(f"closed loop, {in_flight} in flight")
     if kinds := synthetic_kinds(manifest["dataset"]):
         parts.append(shown(kinds))
     return " · ".join(parts)
@@ -227,7 +229,23 @@ def workload_lines(dataset: Mapping[str, Any]) -> list[str]:
 
 def other_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(name, what there is to say) beside latencies, rates and attainment."""
-    return [*smoothness_lines(summary), *steady_lines(summary), *device_lines(summary)]
+    return [
+        *closed_loop_lines(summary),
+        *smoothness_lines(summary),
+        *steady_lines(summary),
+        *device_lines(summary),
+    ]
+
+
+def closed_loop_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if kept := summary.get("closed_loop"):
+        mean = kept["mean_in_flight"]
+        found = kept["reason"] if mean is None else f"{mean:.2f} on average"
+        yield (
+            "closed loop",
+            f"{kept['concurrency']} requests in flight ({found}); each is sent when another has "
+            "ended, and the schedule's arrival times are not used",
+        )
 
 
 def smoothness_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ from harness.records.littles_law import littles_law
 from harness.records.receive_lag import receive_lag
 from harness.records.token_log import Floats, TokenLog
 from harness.records.answers import cached_shares, counted, prompt_miss
+from harness.records.closed_loop import Kept
 from harness.records.evidence import (
     MAX_FAILED_SHARE,
     MAX_LAG_S,
@@ -34,7 +35,7 @@ from harness.records.token_log import TokenLog
 from harness.records.verdict_notes import notes, stood_still
 
 LIMIT = f"{MAX_LAG_S * 1e3:g} ms"
-MAX_RATE_MISS = 0.02
+MAX_RATE_MISS = 0.02  # of the asked rate; of a closed loop's concurrency
 MAX_CACHED_SHARE = 0.01  # of the prompts' tokens, from a prefix cache where none was meant
 MAX_LITTLE_GAP = 1e-6  # relative; a simulated run has no clock but one, so only rounding is left
 ROUNDING_S = 1e-9  # of times up to some days in float64: what is less below 0 is no latency below 0
@@ -71,6 +72,9 @@ def rules(run: Evidence) -> list[Rule]:
         "every answer": "each request was sent and ended, with the tokens it asked for or with a "
         "stated error",
         "asked rate": f"requests were sent at the asked rate, within {MAX_RATE_MISS:.0%}",
+        "concurrency kept": "as many requests as asked for were in flight, from the first "
+        f"time that they were until the last was sent, within {MAX_RATE_MISS:.0%}, or each "
+        f"followed another within {LIMIT}",
         "time runs forward": "no latency is negative",
         "stamped in time": f"P99 of the receive lag is at most {LIMIT}, alone and with the send "
         "lag",
@@ -83,11 +87,14 @@ def rules(run: Evidence) -> list[Rule]:
         "each fault struck": "what faults.* names was alive, and then dead or stopped as planned",
     }
     checked: list[Checked] = [
-        _sent_in_time(run), _every_answer(run), _asked_rate(run), _time_runs_forward(run.log),
+        _sent_in_time(run), _every_answer(run), _asked_rate(run), _concurrency_kept(run.kept),
+        _time_runs_forward(run.log),
         _stamped_in_time(lag), _prompts_asked_for(answers), _no_standstill(run), _littles_law(run),
         _something_to_measure(run.log), faults_struck(run.devices.get("faults", ())),
     ]  # fmt: skip
     idle = {
+        "asked rate": run.kept is not None,
+        "concurrency kept": run.kept is None,
         "stamped in time": lag is None,
         "the prompts asked for": answers is None,
         "Little's law": not run.simulated,
@@ -196,9 +203,25 @@ def _something_to_measure(log: TokenLog) -> Checked:
     return "", [] if log.completed.any() else [f"none of {len(log)} requests completed"]
 
 
+def _concurrency_kept(found: Kept | None) -> Checked:
+    if found is None:
+        return "", []
+    mean, late_s = found.mean_in_flight, found.late_s
+    if mean is None or late_s is None:
+        return f"not known: {found.reason}", []
+    told = (
+        f"the closed loop kept {mean:.3f} requests in flight of the {found.concurrency} asked for: "
+        f"each followed another {late_s * 1e3:.1f} ms late (limit {LIMIT})"
+    )
+    missed = abs(mean / found.concurrency - 1) > MAX_RATE_MISS and abs(late_s) > MAX_LAG_S
+    return f"{mean:.3f} in flight", [told] if missed else []
+
+
 def _asked_rate(run: Evidence) -> Checked:
     """Compares the rate of the requests that were sent with the rate asked for those same
     requests; a shift within MAX_LAG_S over the whole schedule is no miss, however short it is."""
+    if run.kept is not None:
+        return "", []
     was_sent = np.isfinite(run.log.sent_s)
     asked = rate_per_s(run.log.arrival_s[was_sent])
     achieved = rate_per_s(run.log.sent_s[was_sent])

@@ -7,22 +7,13 @@ its own lag is measured. Knows nothing of how requests are served.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.clock import Event, Loop
-from harness.configuration.checks import require
 from harness.records.record import Recorder
 from harness.request import Request
+from harness.running.client_config import ClientConfig
 from harness.system import System
-
-
-@dataclass(kw_only=True, slots=True)
-class ClientConfig:
-    drain_s: float  # how long after the last arrival unfinished requests are waited for
-
-    def __post_init__(self) -> None:
-        require(self.drain_s >= 0, f"drain_s={self.drain_s} must be at least 0 seconds")
 
 
 class Client:

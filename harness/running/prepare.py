@@ -29,7 +29,7 @@ from harness.records.manifest import hash_of
 from harness.records.metrics import MetricsConfig
 from harness.records.slo import Slo
 from harness.records.sources import Identity, sources
-from harness.running.client import ClientConfig
+from harness.running.client_config import ClientConfig
 from harness.running.context_limit import fit_context, models_of_schedule
 from harness.running.faults import Faults
 from harness.running.tracking import Tracker
@@ -113,6 +113,8 @@ def prepare(composed: DictConfig) -> Prepared:
     require(known, f"progress={options.progress} is unknown; valid: true, false, {LIVE}")
     hardware = typed(config["hardware"], Hardware, "hardware")
     data = build(config["data"], "data")
+    client = typed(config["client"], ClientConfig, "client")
+    require_arrivals_matter(client, config["workload"])
     schedule = build(config["workload"], "workload", data=data, seed=options.seed).schedule()
     specs, chosen = model_set(config)
     shared = chosen.shared_checkpoints
@@ -138,9 +140,20 @@ def prepare(composed: DictConfig) -> Prepared:
         slo=build(config["slo"], "slo"),
         metrics=typed(config["metrics"], MetricsConfig, "metrics"),
         tracker=build(config["tracking"], "tracking", announce=announce),
-        client=typed(config["client"], ClientConfig, "client"),
+        client=client,
         faults=typed(config["faults"], Faults, "faults"),
         draw=figure(options.figure),
+    )
+
+
+def require_arrivals_matter(client: ClientConfig, workload: Mapping[str, Any]) -> None:
+    """Raises UsageError for a closed loop with a rate: a sweep of it would repeat one run."""
+    rate = workload.get("scale", {}).get("rate", 1.0)
+    require(
+        client.concurrency is None or rate == 1.0,
+        f"client.concurrency={client.concurrency} sends a request when another has ended, and "
+        f"workload.scale.rate={rate} would change no arrival: leave it at 1, or set "
+        "client.concurrency=null",
     )
 
 

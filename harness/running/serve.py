@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from rich.console import Console
@@ -28,9 +28,12 @@ from harness.records.metrics import summarise
 from harness.records.record import Recorder
 from harness.records.run_folder import RunFolder
 from harness.records.tables import events_table, requests_table
+from harness.request import Request
 from harness.running import faults
 from harness.running.capacity_check import check_capacity
 from harness.running.client import Client
+from harness.running.client_config import ClientConfig
+from harness.running.closed_loop import ClosedLoop
 from harness.running.dashboard import Dashboard
 from harness.running.interrupts import check
 from harness.running.prepare import LIVE, Prepared, announce
@@ -112,6 +115,7 @@ def _serve(
         seed=parts.options.seed,
         scheduler={k: v for k, v in parts.config["system"].items() if k != "_target_"},
         announce=announce,
+        concurrency=parts.client.concurrency,
         plugin=partial(plugin, parts.system_config, placements) if plugin is not None else None,
     )
     with parts.engine.start(experiment) as cluster:
@@ -122,6 +126,9 @@ def _serve(
             faults.striking(parts.faults, cluster, loop, recorder),
             _shown(parts, recorder, cluster) as bar,
         ):
+        faults.start(parts.faults, cluster, loop)
+        client = _client(parts.client, loop, recorder, system)
+        with _shown(parts, recorder, cluster) as bar:
             second = EachSecond(recorder, parts.tracker.second)
 
             def watch(now_s: float) -> None:
@@ -166,8 +173,20 @@ def _system(parts: Prepared, loop: Loop, cluster: Cluster) -> System:
     return system
 
 
+class Player(Protocol):
+    async def play(self, requests: Sequence[Request]) -> None:
+        """Sends `requests` and returns when each has ended."""
+
+
+def _client(config: ClientConfig, loop: Loop, recorder: Recorder, system: System) -> Player:
+    if config.concurrency is None:
+        return Client(config, loop=loop, recorder=recorder, system=system)
+    many, drain_s = config.concurrency, config.drain_s
+    return ClosedLoop(many, drain_s, loop=loop, recorder=recorder, system=system)
+
+
 async def _play(
-    loop: Loop, system: System, client: Client, recorder: Recorder, watch: Callable[[float], None]
+    loop: Loop, system: System, client: Player, recorder: Recorder, watch: Callable[[float], None]
 ) -> None:
     requests = [record.request for record in recorder.records.values()]
     # A bounded number of updates, also of a simulated month.

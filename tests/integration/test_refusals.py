@@ -19,7 +19,10 @@ SIM = ("+system=vllm", "+workload=trace", "engine=sim", "hardware=a100x1", "mode
     ("wrong", "says"),
     [
         (["data=1"], "data=1 is no option of data; valid keys: data.dir, data.cache_dir, "),
-        (["client=abc"], "client=abc is no option of client; valid keys: client.drain_s"),
+        (
+            ["client=abc"],
+            "client=abc is no option of client; valid keys: client.drain_s, client.concurrency",
+        ),
         (["faults=1"], "faults=1 is no option of faults; valid keys: faults.kill"),
         (["data=[1]"], "data: Cannot merge DictConfig with ListConfig; valid keys: data.dir, "),
         (["~engine"], "engine is missing, and nothing can be run without it"),

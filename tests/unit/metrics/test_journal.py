@@ -11,18 +11,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness.errors import RunError, UsageError
 from harness.records import journal as journals
 from harness.records.journal import EARLIER_JOURNAL, JOURNAL, Journal, entries, replay
+from harness.records.closed_loop import CLOSED_LOOP
+from harness.records.journal import JOURNAL, Journal, entries, replay
 from harness.records.record import Chunk, Recorder, Reported, Segment
 from harness.records.recover import recover
 from harness.records.run_folder import FinishedRun, RunFolder
 from harness.records.tables import events_table, requests_table
 from harness.request import Request
 from harness.running import interrupts
+from harness.schedule import Schedule
 from tests.running import run_here
+from tests.unit.metrics.service import PROVENANCE
 
 LIVE = (
     "+system='null'", "+workload=azure_code", "engine=none", "figure=null", "data.dir=null",
@@ -164,6 +169,23 @@ def test_of_a_run_that_was_killed_before_it_was_served_the_manifest_alone_is_set
     assert recover(tmp_path).num_tokens == 0
     assert folder.manifest()["status"] == "aborted"
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_in_a_recovered_closed_loop_a_request_arrived_when_it_was_sent(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_manifest({"status": "begun", "engine": {}})
+    rows = {"arrival_s": np.array([0.0, 0.1]), "model": ["m", "m"]}
+    lengths = {name: np.array([10, 10]) for name in ("prompt_tokens", "output_tokens")}
+    folder.write_schedule(Schedule(**rows, **lengths, provenance=PROVENANCE))
+    made = Schedule(**rows, **lengths, provenance=PROVENANCE).requests()
+    recorder = Journal(made, tmp_path / JOURNAL, announce=pytest.fail)
+    recorder.start()
+    recorder.event(CLOSED_LOOP, "client", 0.0, 0.0, concurrency=1)
+    recorder.sent(made[0], 0.0)
+    recorder.sent(made[1], 7.0)
+    recorder.close()
+    records = recover(tmp_path).records
+    assert [record.request.arrival_s for record in records.values()] == [0.0, 7.0]
 
 
 @pytest.mark.parametrize("last", ["write_summary", "write_requests", "complete"])
