@@ -17,13 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.records.answers import early_ends_allowed, summarise_answers
-from harness.records.device_events import Event, faults_struck, standstills_s, summarise_events
-from harness.records.littles_law import littles_law
-from harness.records.receive_lag import receive_lag
-from harness.records.token_log import Floats, TokenLog
 from harness.records.answers import cached_shares, counted, prompt_miss
 from harness.records.closed_loop import Kept
+from harness.records.device_events import faults_struck
 from harness.records.evidence import (
     MAX_FAILED_SHARE,
     MAX_LAG_S,

@@ -121,14 +121,11 @@ def _serve(
     with parts.engine.start(experiment) as cluster:
         check_capacity(parts.schedule, cluster)
         system = _system(parts, loop, cluster)
-        client = Client(parts.client, loop=loop, recorder=recorder, system=system)
+        client = _client(parts.client, loop, recorder, system)
         with (
             faults.striking(parts.faults, cluster, loop, recorder),
             _shown(parts, recorder, cluster) as bar,
         ):
-        faults.start(parts.faults, cluster, loop)
-        client = _client(parts.client, loop, recorder, system)
-        with _shown(parts, recorder, cluster) as bar:
             second = EachSecond(recorder, parts.tracker.second)
 
             def watch(now_s: float) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from harness.records.evidence import MAX_LAG_S, rate_per_s
 from harness.records.token_log import TokenLog
-from harness.records.verdict import MAX_LAG_S, rate_per_s
 from harness.selftest.bench import Bench
 from harness.selftest.conformance import Conformance, Found, Skipped, found
 from harness.selftest.play import Play

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from harness.records.verdict import MAX_LAG_S
+from harness.records.evidence import MAX_LAG_S
 from harness.selftest.golden_server import GoldenServer
 from harness.selftest.script import Script
-from harness.records.evidence import MAX_LAG_S
-from tests.golden_server import GoldenServer, Script
 from tests.running import run_command
 
 pytestmark = [pytest.mark.live, pytest.mark.alone]

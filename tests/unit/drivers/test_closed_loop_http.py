@@ -15,7 +15,8 @@ from harness.records.tables import requests_table
 from harness.records.token_log import TokenLog
 from harness.request import Request
 from harness.running.closed_loop import ClosedLoop
-from tests.golden_server import GoldenServer, Script
+from harness.selftest.golden_server import GoldenServer
+from harness.selftest.script import Script
 from tests.unit.drivers.endpoint import config, experiment_for
 
 pytestmark = [pytest.mark.live, pytest.mark.alone]

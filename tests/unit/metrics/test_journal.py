@@ -16,9 +16,8 @@ import pytest
 
 from harness.errors import RunError, UsageError
 from harness.records import journal as journals
-from harness.records.journal import EARLIER_JOURNAL, JOURNAL, Journal, entries, replay
 from harness.records.closed_loop import CLOSED_LOOP
-from harness.records.journal import JOURNAL, Journal, entries, replay
+from harness.records.journal import EARLIER_JOURNAL, JOURNAL, Journal, entries, replay
 from harness.records.record import Chunk, Recorder, Reported, Segment
 from harness.records.recover import recover
 from harness.records.run_folder import FinishedRun, RunFolder

@@ -8,7 +8,7 @@ import pytest
 import harness.reproduce.__main__ as reproduce
 from harness.claims.ledger import load
 from harness.errors import RunError
-from harness.experiments.figures import described
+from harness.experiments.figures import described, make_runs
 from harness.experiments.points import Point
 from harness.reproduce import holding, times
 from harness.reproduce.__main__ import main
@@ -113,7 +113,11 @@ def into(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(reproduce, "REPRODUCED", folder / "reproduced")
     there = folder / "times.json"
     monkeypatch.setattr(reproduce, "last_times", lambda: times.last_times(there))
-    monkeypatch.setattr(reproduce, "note", lambda *made: times.note(*made, there))
+    monkeypatch.setattr(
+        reproduce,
+        "note",
+        lambda name, tier, draw_s, made_in: times.note(name, tier, draw_s, made_in, there),
+    )
     return folder / "reproduced"
 
 
@@ -136,7 +140,7 @@ def test_a_figure_that_fails_does_not_stop_the_others_nor_is_judged_by_an_older_
 ) -> None:
     out = into(tmp_path, monkeypatch)
     assert main(["kunserve_table1"]) == 0
-    whole = reproduce.make_runs
+    whole = make_runs
 
     def broken(names: list[str], *rest: object) -> None:
         if names == ["kunserve_table1"]:
