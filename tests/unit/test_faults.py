@@ -88,6 +88,20 @@ def test_a_device_that_models_share_ends_the_run_with_it(tmp_path: Path) -> None
     assert "InstanceLost" in (tmp_path / "run" / "manifest.json").read_text()
 
 
+@pytest.mark.parametrize("mode", ["replication", "migration"])
+def test_llumnix_has_others_compute_the_requests_of_a_dead_instance(
+    tmp_path: Path, mode: str
+) -> None:
+    summary = run_here(
+        tmp_path / "run", "+system=llumnix", f"system.mode={mode}", "+workload=burstgpt",
+        "engine=sim", "workload.num_requests=40", "workload.scale.to_rate_per_s=4",
+        "faults.kill=[{instance: 0, at_s: 4}, {instance: 2, at_s: 4.5}]", "figure=null",
+        "data.dir=null", "data.download=false",
+    )  # fmt: skip
+    assert summary["num_completed"] == 40
+    assert [fault["struck"] for fault in summary["faults"]] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [
