@@ -97,6 +97,6 @@ def test_attention_of_vllm_is_refused_where_auto_takes_a_gpu(
     node = plain(composed("engine=torch", "engine.attention=vllm").engine)
     engine = build(node, "engine")
     assert isinstance(engine, TorchEngine)
-    monkeypatch.setattr("harness.records.gpu_monitor.devices", lambda: [{"name": "a GPU"}])
+    monkeypatch.setattr("harness.engine.engine.gpu_share_bytes", lambda device, num: 80 * 2**30)
     with pytest.raises(UsageError, match=r"takes this machine's GPU: choose engine\.device=cpu"):
         engine._check_attention([model_spec("tiny-llama")])
