@@ -62,11 +62,12 @@ class TransformerDecoder:
     ) -> torch.Tensor:
         spec = self._spec
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
-        qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
+        rows = qkv.shape[0]
+        qkv = qkv.view(rows, heads + 2 * kv_heads, spec.head_dim)
         rotated = rotate(qkv[:, : heads + kv_heads])
         q, k, v = rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :]
-        end = len(qkv) - step.num_padding_rows
+        end = rows - step.num_padding_rows
         out = step.attend(layer, q[:end], k[:end], v[:end])
         if step.num_padding_rows:
             out = torch.cat((out, q[end:]))
-        return out.reshape(len(qkv), heads * spec.head_dim)
+        return out.reshape(rows, heads * spec.head_dim)

@@ -47,7 +47,7 @@ class VllmLinear:
         weakref.finalize(self, ops.release_dnnl_matmul_handler, address).atexit = False
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        out = x.new_empty((len(x), self._columns))
+        out = x.new_empty((x.shape[0], self._columns))  # len(x) is slow Python
         self._product(out, x, self._bias, self._handler)
         return out
 
@@ -79,7 +79,7 @@ class VllmKernels:
 
     def rotation(self, positions: torch.Tensor) -> Rotation:
         def rotate(heads: torch.Tensor) -> torch.Tensor:
-            rows = heads.view(len(heads), -1)  # as it lies: it is written to
+            rows = heads.view(heads.shape[0], -1)  # as it lies: it is written to
             self._ops.rotary_embedding(
                 positions, rows, None, self._spec.head_dim, self._rotary, True
             )
