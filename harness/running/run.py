@@ -16,6 +16,7 @@ from rich.console import Console
 
 from harness.configuration.credentials import without_credentials
 from harness.errors import InvalidRun, UsageError
+from harness.records import certificate
 from harness.records.folder_lock import locked
 from harness.records.manifest import command_line, surroundings, utc
 from harness.records.run_folder import FinishedRun, RunFolder
@@ -119,11 +120,14 @@ def _ended_s(run: Path) -> float:
 def describe(parts: Prepared, identity: Identity, command: Command) -> dict[str, Any]:
     """The content of manifest.json for a run under way; `ended` completes it."""
     groups = {k: v for k, v in command.choices.items() if not k.startswith("hydra/")}
+    simulated = parts.engine.name == "sim"
+    runs_dir = Path(parts.options.runs_dir)
     return {
         "status": "begun",
         "reason": "",
         "engine_name": parts.engine.name,
-        "simulated": parts.engine.name == "sim",
+        "simulated": simulated,
+        "certificate": None if simulated else certificate.of_this_machine(runs_dir),
         "choices": groups,
         "overrides": without_credentials(list(command.overrides)),
         "config_hash": identity.config_hash,

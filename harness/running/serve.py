@@ -21,6 +21,7 @@ from harness.cluster import Cluster
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.placement import Demand, Placement
+from harness.records import certificate
 from harness.records.gpu_monitor import GpuMonitor
 from harness.records.journal import JOURNAL, Journal
 from harness.records.manifest import ended
@@ -57,6 +58,8 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
 
     with _recorder(parts, folder) as recorder:
         try:
+            if manifest["certificate"] is not None:
+                recorder.event(certificate.EVENT, "client", 0.0, 0.0, **manifest["certificate"])
             with gpus:
                 _serve(parts, folder, recorder, _placements(parts, manifest["choices"]["system"]))
             check()

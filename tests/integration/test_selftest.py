@@ -16,6 +16,9 @@ import psutil
 import pytest
 
 from harness.errors import RunError, UsageError
+from harness.files import write_json
+from harness.records import certificate
+from harness.records.manifest import machine
 from harness.selftest.__main__ import TESTS, chosen_of
 from harness.selftest.answers import chunks, failures, goodput, prefix_cache, prompt_lengths
 from harness.selftest.answers import short_answers as shorts
@@ -24,6 +27,7 @@ from harness.selftest.conformance import Conformance, Found, Skipped
 from harness.selftest.exchange import by_vllm
 from harness.selftest.load import concurrency, long_stream, rate, stall
 from harness.selftest.play import Play
+from harness.selftest.script import Script
 from tests.running import ROOT, command
 
 PLAYS = ("freeze_at", "freeze_s", "caches")
@@ -70,6 +74,28 @@ def test_a_server_that_errs_fails_the_test(
     row = Conformance(0, "", "", test).result(Erring(tmp_path, **changes))
     assert row["result"] == "FAILED"
     assert says in row["found"]
+
+
+@pytest.mark.live
+def test_a_run_carries_this_machines_certificate_and_says_when_it_asked_for_more(
+    tmp_path: Path,
+) -> None:
+    bench, play = Bench(tmp_path / "bench"), Play(models={"m": Script(ttft_s=0.5)})
+    covers = {
+        "measured_utc": "2026-11-27T04:00:00.000+00:00", "limit_ms": 5.0, "max_streams": 3,
+        "max_rate_per_s": 9,
+    }  # fmt: skip
+    own = covers | {"machine": machine(), "client": certificate.client_code()}
+    rows = [(0.0, "m", 8, 2)] * 4
+    (tmp_path / "without").mkdir()
+    run, _ = bench.served(play, rows, f"runs_dir={tmp_path / 'without'}")
+    assert run.manifest["certificate"] is None
+    assert not [each for each in run.summary["verdict"].get("notes", []) if "certificate" in each]
+    write_json(tmp_path / certificate.FILE, own)
+    run, _ = bench.served(play, rows, f"runs_dir={tmp_path}")
+    assert run.manifest["certificate"] == covers
+    (note,) = [each for each in run.summary["verdict"]["notes"] if "certificate" in each]
+    assert note.startswith("4 streams at once, of which this machine's certificate (2026-11-27)")
 
 
 @pytest.mark.live

@@ -1,0 +1,75 @@
+"""Up to which load the client's TTFT and TBT are a server's own, on this machine.
+
+`python -m harness selftest --certificate` measures it. It is kept in the folder of the runs, and
+counts on the machine and for the client's code that it was measured with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.files import read_json
+from harness.records.device_events import Event
+from harness.records.manifest import PROJECT, machine
+from harness.records.token_log import TokenLog
+
+FILE = "certificate.json"
+CARRIED = ("measured_utc", "limit_ms", "max_streams", "max_rate_per_s")  # by a run's manifest
+EVENT = "certificate"  # the kind of the event that has them
+
+
+def of_this_machine(runs_dir: Path) -> dict[str, Any] | None:
+    """The limits in the certificate in `runs_dir`; None: there is none of this machine and this
+    client. Raises UsageError where the file is damaged."""
+    path = runs_dir / FILE
+    made = read_json(path) if path.is_file() else {}
+    if made.get("machine") != machine() or made.get("client") != client_code():
+        return None
+    return {key: made[key] for key in CARRIED}
+
+
+def client_code() -> str:
+    """12 hex digits of the files that send requests and stamp tokens."""
+    paths = [*sorted((PROJECT / "harness/drivers").glob("*.py")), PROJECT / "harness/clock.py"]
+    paths.append(PROJECT / "harness/running/client.py")
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def demand(log: TokenLog) -> dict[str, int]:
+    """`streams`: the most requests under way at once, from sending to the last token;
+    `rate_per_s`: the most that were sent within a second. Of requests that got a token."""
+    sent_s, last_s = (np.sort(each[log.started]) for each in (log.sent_s, log.last_s))
+    if not len(sent_s):
+        return {"streams": 0, "rate_per_s": 0}
+    rank = np.arange(len(sent_s))
+    ended = np.searchsorted(last_s, sent_s, side="left")  # before each was sent
+    within = np.searchsorted(sent_s, sent_s + 1.0, side="left") - rank
+    return {"streams": int((rank + 1 - ended).max()), "rate_per_s": int(within.max())}
+
+
+def beyond(log: TokenLog, events: Iterable[Event]) -> list[str]:
+    """A sentence for each way in which a run asked more of the client than its certificate covers;
+    none where it has no certificate, or read nothing from sockets."""
+    kinds = {event["kind"]: event["fields"] for event in events}
+    if not {EVENT, "heartbeat"} <= kinds.keys():
+        return []
+    asked, covers = demand(log), kinds[EVENT]
+    named = {
+        "streams": ("max_streams", "streams at once"),
+        "rate_per_s": ("max_rate_per_s", "requests within a second"),
+    }
+    day = covers["measured_utc"][:10]
+    return [
+        f"{asked[key]:,} {what}, of which this machine's certificate ({day}) covers "
+        f"{covers[limit]:,}: the client's own error may be over {covers['limit_ms']:g} ms"
+        for key, (limit, what) in named.items()
+        if asked[key] > covers[limit]
+    ]

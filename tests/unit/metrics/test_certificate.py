@@ -1,0 +1,96 @@
+"""The client's certificate: what it covers, when it counts, and what a run beyond it is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.records import certificate
+from harness.records.manifest import machine
+from harness.records.token_log import TokenLog
+from harness.selftest.certify import CLIENT, LEVELS, SERVER, WITHIN, covered, says
+
+COVERS = {
+    "measured_utc": "2026-11-27T04:00:00.000+00:00", "limit_ms": 5.0, "max_streams": 2,
+    "max_rate_per_s": 3,
+}  # fmt: skip
+HEART = {"kind": "heartbeat", "fields": {}}
+CARRIED = {"kind": certificate.EVENT, "fields": COVERS}
+
+
+def log(*spans: tuple[float, float]) -> TokenLog:
+    """A request of two tokens for each (sent, last token)."""
+    sent_s = np.array([sent for sent, _ in spans])
+    num = np.full(len(spans), 2)
+    return TokenLog(
+        arrival_s=sent_s, sent_s=sent_s, asked_tokens=num, num_tokens=num,
+        start=np.arange(len(spans)) * 2, times_s=np.ravel([(last, last) for _, last in spans]),
+        chunk_tokens=np.ones(2 * len(spans), int), status=np.array(["completed"] * len(spans)),
+    )  # fmt: skip
+
+
+def test_a_run_asks_for_its_most_streams_and_its_busiest_second() -> None:
+    of = certificate.demand(log((0.0, 1.0), (0.5, 9.0), (0.9, 2.0), (1.6, 3.0), (5.0, 6.0)))
+    assert of == {"streams": 3, "rate_per_s": 3}
+    one = certificate.demand(log((0.0, 1.0), (2.0, 3.0)))
+    assert one == {"streams": 1, "rate_per_s": 1}
+
+
+def test_a_run_beyond_its_certificate_is_told_so() -> None:
+    three = log((0.0, 9.0), (1.0, 9.0), (2.0, 9.0))
+    (told,) = certificate.beyond(three, [HEART, CARRIED])
+    assert told.startswith("3 streams at once, of which this machine's certificate (2026-11-27)")
+    fast = log(*((i * 0.1, i * 0.1 + 0.05) for i in range(4)))
+    (told,) = certificate.beyond(fast, [HEART, CARRIED])
+    assert "4 requests within a second" in told
+    assert "covers 3: the client's own error may be over 5 ms" in told
+
+
+@pytest.mark.parametrize("events", [[HEART], [CARRIED], []])
+def test_nothing_is_said_without_a_certificate_or_without_a_socket(events: list[Any]) -> None:
+    assert not certificate.beyond(log((0.0, 9.0), (1.0, 9.0), (2.0, 9.0)), events)
+
+
+def test_a_certificate_counts_on_its_machine_and_for_its_client(tmp_path: Path) -> None:
+    assert certificate.of_this_machine(tmp_path) is None
+    own = {**COVERS, "machine": machine(), "client": certificate.client_code(), "levels": []}
+    path = tmp_path / certificate.FILE
+    path.write_text(json.dumps(own))
+    assert certificate.of_this_machine(tmp_path) == COVERS
+    for changed in ({"machine": machine() | {"cpu": "another"}}, {"client": "0" * 12}):
+        path.write_text(json.dumps(own | changed))
+        assert certificate.of_this_machine(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("off_ms", "server_lag_ms", "expected"),
+    [(4.9, 0.5, WITHIN), (-5.1, 0.5, CLIENT), (5.1, 5.1, SERVER), (1.0, 80.0, WITHIN)],
+)
+def test_a_level_says_who_was_late(off_ms: float, server_lag_ms: float, expected: str) -> None:
+    assert says({"ttft_p99_off_ms": off_ms, "tbt_p99_off_ms": 0.1}, server_lag_ms) == expected
+
+
+def test_a_certificate_covers_what_is_within_up_to_the_first_level_that_is_not() -> None:
+    def row(load: str, level: int, said: str) -> dict[str, Any]:
+        return {"load": load, "level": level, "streams": level + 1, "says": said}
+
+    rows = [
+        row("streams", 256, SERVER), row("streams", 64, WITHIN), row("streams", 1024, WITHIN),
+        row("streams", 16, WITHIN), row("rate", 20, CLIENT), row("rate", 50, WITHIN),
+    ]  # fmt: skip
+    assert covered(rows, "streams", "streams") == 65
+    assert covered(rows, "rate", "streams") == 0
+
+
+def test_the_streams_of_a_level_are_open_at_once() -> None:
+    for level in LEVELS:
+        rows = level.rows()
+        assert rows[0][0] >= 0.0
+        if level.load == "streams":
+            lasts_s = 0.1 + (rows[0][3] - 1) * level.gap_s
+            most = certificate.demand(log(*((at, at + lasts_s) for at, *_ in rows)))["streams"]
+            assert 0.95 * level.level <= most <= 1.05 * level.level + 1
