@@ -23,6 +23,7 @@
 # make bench-client     how far the client's P99s are from a server with a known schedule
 # make gpu              on a CUDA machine, all that only a GPU can tell (40 minutes); elsewhere, its list
 # make selftest         sixteen tests of the client, runs and simulator against a server that is known
+# make sweep-kills      a sweep of 200 points killed 20 times, beside an undisturbed one (joblib launcher)
 # make fuzz             10,000 odd trace files, overrides, ledgers and run folders (half an hour)
 #
 # CUDA machines get requirements/cuda.txt, other machines requirements/cpu.txt. If pip's index has
@@ -44,6 +45,8 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(
 .PHONY: help setup hashed demo engines test check tests coverage mutants test-vllm fuzz bench
 .PHONY: bench-sim bench-elastic reproduce papers smoke archive bench-client selftest fidelity
 .PHONY: fidelity-gpu faults gpu clean
+.PHONY: help setup demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
+.PHONY: sweep-kills bench-elastic reproduce papers smoke archive bench-client fidelity fidelity-gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -123,6 +126,8 @@ fuzz: setup
 
 faults: setup
 	$(PY) -m harness faults
+sweep-kills: setup
+	$(PY) -m tests.benchmarks.sweep_kills
 
 bench: setup
 	$(PY) -m tests.benchmarks.bench_engine --json results/published/bench_engine.json

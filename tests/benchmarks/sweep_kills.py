@@ -1,0 +1,139 @@
+"""Shows that a sweep survives `kill -9`: 20 times, at random moments, of 200 simulated points.
+
+    python -m tests.benchmarks.sweep_kills --points 200 --kills 20 --workers 2
+
+An undisturbed sweep under joblib comes first. Then the same command is killed again and again: in
+turn with all its processes, and alone, so that its workers go on for a while beside the next try.
+The last one may finish. Passes if every point's schedule, requests, events and summary are equal
+byte for byte (but for `wall_s`, how long the simulation took), and no point that was complete was
+run again. Exit status 1 if not. Needs hydra-joblib-launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = (
+    "-m", "harness", "+system=vllm", "+workload=burstgpt", "engine=sim", "hardware=a100x1",
+    "model=llama2-7b", "workload.num_requests=8", "tracking=none", "progress=false", "figure=null",
+    "-m", "hydra/launcher=joblib",
+)  # fmt: skip
+COMPARED = ("schedule.parquet", "requests.parquet", "events.parquet", "summary.json")
+
+
+def begun(folder: Path, num_points: int, num_workers: int) -> subprocess.Popen[bytes]:
+    words = [
+        *COMMAND, f"hydra.launcher.n_jobs={num_workers}", f"seed=range(0,{num_points})",
+        f"runs_dir={folder}",
+    ]  # fmt: skip
+    with (folder.parent / f"{folder.name}.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, *words], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def finished(folder: Path, num_points: int, num_workers: int) -> float:
+    """Seconds that the sweep took to its end."""
+    began_s = time.monotonic()
+    status = begun(folder, num_points, num_workers).wait()
+    if status != 0:
+        sys.exit(f"the sweep in {folder} ended with status {status}")
+    return time.monotonic() - began_s
+
+
+def complete(folder: Path) -> dict[str, int]:
+    """{run: when its summary was written, in ns} of the runs whose manifest says complete."""
+    found = {}
+    for path in folder.glob("*/manifest.json"):
+        with suppress(FileNotFoundError):  # of a run that is being made
+            if json.loads(path.read_text())["status"] == "complete":
+                found[path.parent.name] = (path.parent / "summary.json").stat().st_mtime_ns
+    return found
+
+
+def content(run: Path) -> dict[str, bytes]:
+    """What a run holds, but for the time that its simulation took."""
+    files = {name: (run / name).read_bytes() for name in COMPARED}
+    summary = json.loads(files["summary.json"])
+    del summary["wall_s"]
+    return files | {"summary.json": json.dumps(summary).encode()}
+
+
+def killed(folder: Path, num_points: int, num_workers: int, waits_s: list[float]) -> None:
+    """Kills the sweep after each of `waits_s`, and starts it
+    anew. Exits where a complete point was made again."""
+    for number, wait_s in enumerate(waits_s, 1):
+        before = complete(folder)
+        process = begun(folder, num_points, num_workers)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s)
+        if number % 2:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+        process.wait()
+        after = complete(folder)
+        again = [run for run, at_ns in before.items() if after.get(run) != at_ns]
+        if again:
+            sys.exit(f"kill {number}: {again[0]} was complete, and was made again")
+        how = "with its workers" if number % 2 else "alone"
+        print(f"kill {number} after {wait_s:.1f} s, {how}: {len(after)} complete", flush=True)
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    runs = sorted(path.parent.name for path in one.glob("*/manifest.json"))
+    others = sorted(path.parent.name for path in other.glob("*/manifest.json"))
+    if runs != others:
+        return [f"{len(runs)} runs and {len(others)}"]
+    return [run for run in runs if content(one / run) != content(other / run)]
+
+
+def main() -> int:
+    about = ArgumentParser("python -m tests.benchmarks.sweep_kills", description=__doc__)
+    about.add_argument("--points", type=int, default=200)
+    about.add_argument("--kills", type=int, default=20)
+    about.add_argument("--workers", type=int, default=2)
+    about.add_argument("--seed", type=int, default=0, help="of the moments")
+    about.add_argument("--one", action="store_true", help="time the sweep with one worker, too")
+    given = about.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        whole, disturbed = Path(made) / "whole", Path(made) / "disturbed"
+        if given.one:
+            took_s = finished(Path(made) / "one", given.points, 1)
+            print(f"{given.points} points with 1 worker: {took_s:.0f} s", flush=True)
+        took_s = finished(whole, given.points, given.workers)
+        print(f"{given.points} points with {given.workers} workers: {took_s:.0f} s", flush=True)
+        rng = np.random.default_rng(given.seed)
+        # So long on average that the kills fall into the whole of the sweep.
+        longest_s = 2 * took_s / given.kills + 2 * start_s(given.workers)
+        waits_s = [float(wait_s) for wait_s in rng.uniform(0, longest_s, given.kills)]
+        killed(disturbed, given.points, given.workers, waits_s)
+        rest_s = finished(disturbed, given.points, given.workers)
+        print(f"the last one finished in {rest_s:.0f} s")
+        differ = differing(whole, disturbed)
+        left = [path for path in disturbed.rglob(".*") if path.is_file()]
+        print(f"{len(differ)} of {given.points} points differ; {len(left)} hidden files are left")
+        return 1 if differ or left else 0
+
+
+def start_s(num_workers: int) -> float:
+    """Seconds until a sweep of one point has ended: what each start costs."""
+    with tempfile.TemporaryDirectory() as made:
+        return finished(Path(made) / "start", 1, num_workers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Runs that one of Hydra's launchers makes; `basic`, which every Hydra has, makes them here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from operator import floordiv, neg
+from typing import Any
+
+import pytest
+from hydra.core.utils import JobReturn, JobStatus
+
+from harness.errors import RunError, UsageError
+from harness.experiments import launched
+from harness.experiments.figures import main
+from harness.experiments.launched import Launched, Tasks, launcher_words
+
+BASIC = ["hydra/launcher=basic"]
+
+
+def refused() -> None:
+    raise UsageError("no such model")
+
+
+@pytest.mark.parametrize("num_tasks", [1, 3, 20])
+def test_each_call_returns_what_it_would_here(num_tasks: int) -> None:
+    pool = Launched(BASIC, num_tasks)
+    futures = [pool.submit(neg, i) for i in range(7)]
+    assert not any(future.done() for future in futures)
+    pool.launch()
+    assert [future.result(0) for future in futures] == [0, -1, -2, -3, -4, -5, -6]
+
+
+def test_a_launch_has_what_was_asked_for_since_the_last_one() -> None:
+    pool = Launched(BASIC, 2)
+    pool.launch()
+    first = pool.submit(neg, 1)
+    pool.launch()
+    second = pool.submit(neg, 2)
+    pool.launch()
+    assert (first.result(0), second.result(0)) == (-1, -2)
+
+
+def test_a_run_that_is_refused_leaves_the_others_of_its_task() -> None:
+    pool = Launched(BASIC, 1)
+    futures: list[Future[Any]] = [pool.submit(refused), pool.submit(neg, 1)]
+    pool.launch()
+    with pytest.raises(UsageError, match="no such model"):
+        futures[0].result(0)
+    assert futures[1].result(0) == -1
+
+
+def test_what_breaks_a_task_is_told_in_a_sentence() -> None:
+    pool = Launched(BASIC, 1)
+    pool.submit(floordiv, 1, 0)
+    with pytest.raises(RunError, match="a task of the launcher failed: ZeroDivisionError: "):
+        pool.launch()
+
+
+def test_runs_are_dealt_to_tasks_like_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    dealt: list[list[int]] = []
+
+    class Launcher:
+        def __init__(self, tasks: Tasks) -> None:
+            self.tasks = tasks
+
+        def launch(self, overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+            dealt.extend([[args[0] for _, args, _ in calls] for calls in self.tasks.calls])
+            done = JobStatus.COMPLETED
+            calls = self.tasks.calls
+            return [JobReturn(_return_value=[0] * len(each), status=done) for each in calls]
+
+    monkeypatch.setattr(launched, "_launcher", lambda config, tasks: Launcher(tasks))
+    pool = Launched(BASIC, 3)
+    for i in range(7):
+        pool.submit(neg, i)
+    pool.launch()
+    assert dealt == [[0, 3, 6], [1, 4], [2, 5]]
+
+
+def test_a_launcher_that_there_is_not_is_told_with_those_that_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["aegaeon_fig06", "--launcher", "slurp"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: hydra/launcher=slurp does not exist; choose one of: basic")
+
+
+def test_a_launchers_key_needs_a_launcher_that_has_it() -> None:
+    assert launcher_words(None, ["aegaeon_fig06", "engine.device=cpu"]) == []
+    with pytest.raises(UsageError, match=r"hydra.launcher.n_jobs=2: name the launcher"):
+        launcher_words(None, ["hydra.launcher.n_jobs=2"])
+    with pytest.raises(UsageError, match="n_jobs"):
+        launcher_words("basic", ["hydra.launcher.n_jobs=2"])
