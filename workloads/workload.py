@@ -85,9 +85,14 @@ class Workload:
     def _one_rate(config: Config) -> None:
         """Raises UsageError for arrivals drawn at one rate and stretched to another."""
         to_rate_per_s, process = config.scale.to_rate_per_s, config.arrivals
-        if to_rate_per_s is None or (process.rate_per_s is None and process.ramp is None):
+        if to_rate_per_s is None:
             return
-        own = "ramp" if process.rate_per_s is None else f"rate_per_s={process.rate_per_s:g}"
+        if process.rate_per_s is not None:
+            own = f"rate_per_s={process.rate_per_s:g}"
+        elif process.ramp is not None or process.stages is not None:
+            own = "ramp" if process.stages is None else "stages"
+        else:
+            return
         raise UsageError(
             f"workload.arrivals.{own} and workload.scale.to_rate_per_s={to_rate_per_s:g} are two "
             "rates: give one, and null for the other"
@@ -187,7 +192,8 @@ class Workload:
         if window.rows is not None or window.seconds is not None:
             return True
         drawn = config.arrivals.kind != "trace"
-        own_rate = drawn and config.arrivals.rate_per_s is None and config.arrivals.ramp is None
+        asked = config.arrivals
+        own_rate = drawn and asked.rate_per_s is None and asked.ramp is None and not asked.stages
         own_lengths = config.lengths.rows is not None or config.lengths.path is not None
         if own_rate or (config.lengths.order == "sample" and not own_lengths):
             return False  # a mean rate, or lengths, of all its rows
@@ -241,9 +247,16 @@ class Workload:
         process, factor = self._config.arrivals, self._config.scale.rate
         to_rate_per_s = self._config.scale.to_rate_per_s
         rate_per_s = process.rate_per_s or to_rate_per_s or 0.0
-        if rate_per_s == 0 and process.ramp is None:
+        if rate_per_s == 0 and process.ramp is None and process.stages is None:
             rate_per_s = trace.mean_rate_per_s()
+        made = arrivals.profile(process, rate_per_s, factor)
+        rng, cv = stream(self._seed, "arrivals"), process.cv or 1.0
         num_requests = self._config.num_requests or len(trace)
+        if process.stages is None:
+            unit = arrivals.unit_process(num_requests, cv, rng)
+        else:
+            unit = arrivals.staged_units(process.stages, made, cv, rng)
+            num_requests = self._in_stages(len(unit))
         if self._config.lengths.order == "sample":  # only the model, if any, is the row's own
             trace = trace.take(np.arange(num_requests) % len(trace))
         else:
@@ -254,9 +267,7 @@ class Workload:
                 "replacement (workload.lengths.order=sample)",
             )
             trace = head(trace, num_requests)
-        rng = stream(self._seed, "arrivals")
-        unit = arrivals.unit_process(num_requests, process.cv or 1.0, rng)
-        times = arrivals.profile(process, rate_per_s, factor).times(unit)
+        times = made.times(unit)
         if process.burst is not None:
             arrivals.require_within(process.burst, float(times[-1]))
         step = arrivals.describe(process, rate_per_s, factor)
@@ -264,6 +275,17 @@ class Workload:
         if process.burst is not None and process.burst.redirected:
             return drawn.take(np.flatnonzero(arrivals.served(process.burst, times)))
         return drawn
+
+    def _in_stages(self, number: int) -> int:
+        """How many requests there are where so many arrive in the stages."""
+        require(number, "no request arrives in workload.arrivals.stages: make them longer")
+        most = self._config.num_requests
+        require(
+            most is None or number <= most,
+            f"workload.arrivals.stages has {number} arrivals with this seed, more than "
+            f"workload.num_requests={most}: later stages would not begin; set it to null",
+        )
+        return number
 
     def _lengths_pool(self, dataset: Trace, windowed: Trace) -> Trace | None:
         """The rows that lengths come from; None: each request keeps its own row's."""

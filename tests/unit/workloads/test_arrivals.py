@@ -13,15 +13,26 @@ from workloads.arrivals import (
     BurstConfig,
     RampConfig,
     RateProfile,
+    StageConfig,
     profile,
+    staged_units,
     unit_process,
 )
 
 
 def config(
-    kind: str = "poisson", burst: BurstConfig | None = None, ramp: RampConfig | None = None
+    kind: str = "poisson",
+    burst: BurstConfig | None = None,
+    ramp: RampConfig | None = None,
+    stages: list[StageConfig] | None = None,
 ) -> ArrivalsConfig:
-    return ArrivalsConfig(kind=kind, rate_per_s=None, cv=None, burst=burst, ramp=ramp)
+    return ArrivalsConfig(
+        kind=kind, rate_per_s=None, cv=None, burst=burst, ramp=ramp, stages=stages
+    )
+
+
+def stages(*pairs: tuple[float, float]) -> list[StageConfig]:
+    return [StageConfig(seconds=seconds, rate=rate) for seconds, rate in pairs]
 
 
 def rng() -> np.random.Generator:
@@ -79,6 +90,37 @@ def test_a_burst_on_a_ramp() -> None:
     # ∫ to 50: (10+20)/2·50 = 750; to 100: + 2·(20+30)/2·50 = 2500; to 150: + 2·30·50 = 3000
     unit = np.array([750.0, 3250.0, 6250.0, 6550.0])
     np.testing.assert_allclose(made.times(unit), [50, 100, 150, 160])
+
+
+@pytest.mark.parametrize("cv", [1.0, 2.0])
+def test_stages_have_their_rates_and_nothing_comes_after_the_last(cv: float) -> None:
+    asked = stages((1000, 1.0), (500, 0.0), (500, 8.0), (1000, 2.0))
+    made = profile(config(stages=asked), 0.0, 2.0)
+    times = made.times(staged_units(asked, made, cv, rng()))
+    counts = np.histogram(times, [0, 1000, 1500, 2000, 3000])[0]
+    assert counts[1] == 0
+    np.testing.assert_allclose(counts[[0, 2, 3]], [2000, 8000, 4000], rtol=0.05 * cv)
+    assert 2990 < times[-1] <= 3000
+    within = times[(times >= 1500) & (times < 2000)]
+    if cv == 1.0:
+        assert stats.kstest((within - 1500) / 500, "uniform").pvalue > 0.01
+
+
+def test_a_burst_in_stages_multiplies_the_rate_of_each() -> None:
+    asked = stages((100, 1.0), (100, 4.0))
+    burst = BurstConfig(factor=2.0, start_s=50.0, duration_s=100.0)
+    made = profile(config(burst=burst, stages=asked), 0.0, 1.0)
+    # to 50: 50; to 100: + 100; to 150: + 400; to 200: + 200
+    np.testing.assert_allclose(made.times(np.array([50.0, 150, 550, 750])), [50, 100, 150, 200])
+    assert made.integral(200.0) == pytest.approx(750)
+
+
+def test_stages_of_one_rate_are_that_rate() -> None:
+    asked = stages((30, 5.0), (70, 5.0))
+    made = profile(config(stages=asked), 0.0, 1.0)
+    staged = made.times(staged_units(asked, made, 1.0, rng()))
+    plain = profile(config(), 5.0, 1.0).times(unit_process(len(staged), 1.0, rng()))
+    np.testing.assert_allclose(staged, plain)
 
 
 rates = st.floats(0.01, 100)

@@ -11,6 +11,11 @@ import pytest
 from harness.errors import UsageError
 from tests.unit.workloads.conftest import AS_IT_IS, Make
 
+STAGED = (
+    "workload.arrivals.rate_per_s=null",
+    "workload.arrivals.stages=[{seconds: 60, rate: 1}, {seconds: 60, rate: 4}]",
+)
+
 
 def test_a_dataset_untouched_is_not_synthetic(make: Make) -> None:
     schedule = make("azure_code")
@@ -177,6 +182,18 @@ def test_drawn_arrivals_take_the_traces_rate_times_the_scale(make: Make) -> None
     np.testing.assert_allclose(thrice.arrival_s, once.arrival_s / 3)
 
 
+def test_stages_settle_how_many_requests_there_are(make: Make) -> None:
+    schedule = make("sharegpt", *STAGED)
+    counts = np.histogram(schedule.arrival_s, [0, 60, 120])[0]
+    assert counts.sum() == len(schedule)
+    assert counts[0] == pytest.approx(60, abs=4 * 60**0.5)
+    assert counts[1] == pytest.approx(240, abs=4 * 240**0.5)
+    assert "poisson, 60 s at 1 req/s, 60 s at 4 req/s" in schedule.provenance.steps[-2]
+    assert "arrivals drawn" in schedule.provenance.synthetic
+    again = make("sharegpt", *STAGED, "workload.scale.rate=2")
+    assert len(again) > 1.7 * len(schedule)
+
+
 def test_drawn_arrivals_have_one_rate(make_bare: Make) -> None:
     poisson = ("azure_conv", "workload.num_requests=2000", "workload.arrivals.kind=poisson")
     asked = make_bare(*poisson, "workload.scale.to_rate_per_s=40")
@@ -280,6 +297,37 @@ def test_a_file_that_is_not_the_published_one_says_so(make_bare: Make, tmp_path:
         ("azure_code", ["workload.arrivals.cv=2"], "cv is for kind=gamma, not trace"),
         ("azure_code", ["workload.arrivals.rate_per_s=2"], "for kind=poisson or gamma, not trace"),
         ("azure_code", ["workload.arrivals.kind=ramp"], r"needs workload\.arrivals\.ramp"),
+        (
+            "azure_code",
+            ["workload.arrivals.stages=[{seconds: 9, rate: 1}]"],
+            "stages is for kind=poisson or gamma, not trace",
+        ),
+        (
+            "sharegpt",
+            ["workload.arrivals.stages=[{seconds: 9, rate: 1}]"],
+            r"stages and workload\.arrivals\.rate_per_s are two rates",
+        ),
+        (
+            "sharegpt",
+            [*STAGED, "workload.arrivals.stages=[{seconds: 0, rate: 1}]"],
+            r"stages\[0\]\.seconds=0 must be above 0",
+        ),
+        (
+            "sharegpt",
+            [*STAGED, "workload.arrivals.stages=[{seconds: 5, rate: -1}]"],
+            r"stages\[0\]\.rate=-1 must be at least 0",
+        ),
+        ("sharegpt", [*STAGED, "workload.arrivals.stages=[]"], "no stage with a rate above 0"),
+        (
+            "sharegpt",
+            [*STAGED, "workload.num_requests=50"],
+            r"arrivals with this seed, more than workload\.num_requests=50",
+        ),
+        (
+            "sharegpt",
+            [*STAGED, "workload.scale.to_rate_per_s=1"],
+            r"workload\.arrivals\.stages and workload\.scale\.to_rate_per_s=1 are two rates",
+        ),
         (
             "azure_code",
             ["workload.arrivals.burst={factor: -1, start_s: 0, duration_s: 1}"],
