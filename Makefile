@@ -44,9 +44,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(
 
 .PHONY: help setup hashed demo engines test check tests coverage mutants test-vllm fuzz bench
 .PHONY: bench-sim bench-elastic reproduce papers smoke archive bench-client selftest fidelity
-.PHONY: fidelity-gpu faults gpu clean
-.PHONY: help setup demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
-.PHONY: sweep-kills bench-elastic reproduce papers smoke archive bench-client fidelity fidelity-gpu clean
+.PHONY: fidelity-gpu faults gpu sweep-kills clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -126,6 +124,7 @@ fuzz: setup
 
 faults: setup
 	$(PY) -m harness faults
+
 sweep-kills: setup
 	$(PY) -m tests.benchmarks.sweep_kills
 

@@ -26,9 +26,7 @@ MAX_REMARKS = 3  # of options, beside a meaning that is told once for all
 PLUS = ("system", "workload", "experiment")  # groups that conf/config.yaml does not choose for
 OVERVIEW = """\
 python -m harness +system=NAME +workload=NAME [group=NAME ...] [key=value ...]
-
-Sends a workload's requests to a serving system, and measures every token. The run leaves a table,
-a folder with report.html, and a W&B run.
+Sends requests to a serving system and measures every token: a table, report.html, a W&B run.
   -m                   sweep: run every combination of comma-separated values (key=1,2,4)
   +experiment=NAME     take system, workload and keys from conf/experiment/NAME.yaml
   progress=live        show a dashboard while the run lasts

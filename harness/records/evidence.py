@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from harness.records import certificate
 from harness.records.answers import early_ends_allowed, summarise_answers
 from harness.records.closed_loop import Kept, concurrency_of, kept
 from harness.records.device_events import Event, standstills_s, summarise_events
@@ -30,7 +31,7 @@ class Evidence:
     the run; on a real engine its gap is the client's lag, which is judged by itself. `devices`:
     what `summarise_events` found. `receive_lag`, `answers`: what the functions of these names found
     of a server behind a socket; `standstills`: seconds for which a server gave nobody a token while
-    requests timed out.
+    requests timed out; `uncertified`: what `certificate.beyond` says.
     """
 
     log: TokenLog
@@ -43,6 +44,7 @@ class Evidence:
     simulated: bool
     course: Course
     kept: Kept | None  # of a closed loop; None: the loop was open
+    uncertified: Sequence[str] = ()
 
     @staticmethod
     def of(table: pa.Table, events: Iterable[Event], *, simulated: bool) -> Evidence:
@@ -56,6 +58,7 @@ class Evidence:
             summarise_events(events, log.duration_s), receive_lag(log, events),
             summarise_answers(table, events), standstills_s(events), simulated,
             Course.of(log), None if many is None else kept(log, many),
+            certificate.beyond(log, events),
         )  # fmt: skip
 
     @property

@@ -29,12 +29,6 @@ from harness.records.evidence import (
 )
 from harness.records.token_log import TokenLog
 from harness.records.verdict_notes import notes, stood_still
-from harness.records import certificate
-from harness.records.answers import early_ends_allowed, summarise_answers
-from harness.records.device_events import Event, standstills_s, summarise_events
-from harness.records.littles_law import littles_law
-from harness.records.receive_lag import receive_lag
-from harness.records.token_log import Floats, TokenLog
 
 LIMIT = f"{MAX_LAG_S * 1e3:g} ms"
 MAX_RATE_MISS = 0.02  # of the asked rate; of a closed loop's concurrency
@@ -43,57 +37,11 @@ MAX_LITTLE_GAP = 1e-6  # relative; a simulated run has no clock but one, so only
 ROUNDING_S = 1e-9  # of times up to some days in float64: what is less below 0 is no latency below 0
 
 
-@dataclass(slots=True, eq=False)
-class Evidence:
-    """What a run is judged by.
-
-    `errors` holds the error text of each request; empty: none was given. `law` is `littles_law` of
-    the run; on a real engine its gap is the client's lag, which is judged by itself. `devices`:
-    what `summarise_events` found. `receive_lag`, `answers`: what the functions of these names found
-    of a server behind a socket; `standstills`: seconds for which a server gave nobody a token while
-    requests timed out; `uncertified`: what `certificate.beyond` says.
-    """
-
-    log: TokenLog
-    errors: list[str]
-    law: Mapping[str, Any]
-    devices: Mapping[str, Any]
-    receive_lag: Mapping[str, Any] | None
-    answers: Mapping[str, Any] | None
-    standstills: Mapping[str, float]
-    simulated: bool
-    uncertified: Sequence[str] = ()
-
-    @staticmethod
-    def of(table: pa.Table, events: Iterable[Event], *, simulated: bool) -> Evidence:
-        """Gathers the evidence from a run's requests table and its device events."""
-        events = list(events)
-        log = TokenLog.from_table(table)
-        log = log.as_ended() if early_ends_allowed(events) else log
-        return Evidence(
-            log, table["error"].to_pylist(), littles_law(log),
-            summarise_events(events, log.duration_s), receive_lag(log, events),
-            summarise_answers(table, events), standstills_s(events), simulated,
-            certificate.beyond(log, events),
-        )  # fmt: skip
-
-    @property
-    def failed_share(self) -> float:
-        return float(self.log.failed.mean())
-
-
 def judge(run: Evidence) -> dict[str, Any]:
     """{"status": "VALID" | "INVALID", "reasons": [one sentence each]}, and "notes", sentences that
     do not make it invalid, where there are any."""
     reasons = [reason for rule in rules(run) for reason in rule.broken]
     noted = [*notes(run)]
-    notes = [*_without_room(run.devices.get("host_full", {}))]
-    notes += [*_behind_pace(run.devices.get("pace", {}))]
-    notes += [*_stalls(run.receive_lag), *run.uncertified, *_odd_answers(run.answers)]
-    if run.failed_share > MAX_FAILED_SHARE:
-        notes.append(f"{run.failed_share:.0%} of the requests failed: latencies are of the others")
-    else:
-        notes += _stood_still(run.standstills)
     verdict = {"status": "INVALID" if reasons else "VALID", "reasons": reasons}
     return verdict | ({"notes": noted} if noted else {})
 

@@ -26,6 +26,7 @@ def notes(run: Evidence) -> Iterator[str]:
     yield from _without_room(run.devices.get("host_full", {}))
     yield from _behind_pace(run.devices.get("pace", {}))
     yield from _stalls(run.receive_lag)
+    yield from run.uncertified
     yield from _odd_answers(run.answers)
     if run.failed_share > MAX_FAILED_SHARE:
         yield f"{run.failed_share:.0%} of the requests failed: latencies are of the others"
