@@ -18,9 +18,9 @@ import numpy as np
 
 from harness.files import make_folder, write_json
 from harness.records.certificate import FILE, client_code, demand
+from harness.records.evidence import MAX_LAG_S
 from harness.records.manifest import git_revision, machine, utc
 from harness.records.token_log import TokenLog
-from harness.records.evidence import MAX_LAG_S
 from harness.selftest.bench import Bench, Floats, Row
 from harness.selftest.play import Play
 from harness.selftest.script import Script
