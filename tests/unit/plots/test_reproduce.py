@@ -1,6 +1,7 @@
 """`python -m harness reproduce`: figures and claims again, beside the committed ones."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,7 @@ def into(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "note",
         lambda name, tier, draw_s, made_in: times.note(name, tier, draw_s, made_in, there),
     )
+    monkeypatch.setattr(reproduce, "note", partial(times.note, path=there))
     return folder / "reproduced"
 
 
