@@ -114,11 +114,6 @@ def into(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(reproduce, "REPRODUCED", folder / "reproduced")
     there = folder / "times.json"
     monkeypatch.setattr(reproduce, "last_times", lambda: times.last_times(there))
-    monkeypatch.setattr(
-        reproduce,
-        "note",
-        lambda name, tier, draw_s, made_in: times.note(name, tier, draw_s, made_in, there),
-    )
     monkeypatch.setattr(reproduce, "note", partial(times.note, path=there))
     return folder / "reproduced"
 
