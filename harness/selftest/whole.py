@@ -209,7 +209,8 @@ WHOLE = (
     ),
     Conformance(
         8, "prompts", "one seed gives one schedule on every engine that is here (openai, sim, "
-        "torch); the server gets, byte for byte, the prompts made of it; the default seed is 0", prompts,
+        "torch); the server gets, byte for byte, the prompts made of it; the default seed is 0",
+        prompts,
     ),
     Conformance(
         12, "resume", "a sweep that is killed (kill -9) and started again repeats no complete point"
