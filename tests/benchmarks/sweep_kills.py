@@ -2,8 +2,9 @@
 
     python -m tests.benchmarks.sweep_kills --points 200 --kills 20 --workers 2
 
-An undisturbed sweep under joblib comes first. Then the same command is killed again and again: in
-turn with all its processes, and alone, so that its workers go on for a while beside the next try.
+An undisturbed sweep under joblib comes first. Then the same command is killed again and again, at a
+random moment after it has begun to make a run: in turn with all its processes, and alone, so that
+its workers go on for a while beside the next try.
 The last one may finish. Passes if every point's schedule, requests, events and summary are equal
 byte for byte (but for `wall_s`, how long the simulation took), and no point that was complete was
 run again. Exit status 1 if not. Needs hydra-joblib-launcher.
@@ -19,16 +20,18 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (
     "-m", "harness", "+system=vllm", "+workload=burstgpt", "engine=sim", "hardware=a100x1",
     "model=llama2-7b", "workload.num_requests=8", "tracking=none", "progress=false", "figure=null",
-    "-m", "hydra/launcher=joblib",
+    "-m", "hydra/launcher=joblib", "hydra.sweeper.max_batch_size=20",  # Hydra composes it first
 )  # fmt: skip
 COMPARED = ("schedule.parquet", "requests.parquet", "events.parquet", "summary.json")
 
@@ -72,11 +75,13 @@ def content(run: Path) -> dict[str, bytes]:
 
 
 def killed(folder: Path, num_points: int, num_workers: int, waits_s: list[float]) -> None:
-    """Kills the sweep after each of `waits_s`, and starts it
-    anew. Exits where a complete point was made again."""
+    """Kills the sweep each of `waits_s` after it has begun a run that is not complete, and starts
+    it anew. Exits where a complete point was made again."""
     for number, wait_s in enumerate(waits_s, 1):
         before = complete(folder)
         process = begun(folder, num_points, num_workers)
+        while process.poll() is None and not at_work(folder, before):
+            time.sleep(0.005)
         with suppress(subprocess.TimeoutExpired):
             process.wait(wait_s)
         if number % 2:
@@ -90,7 +95,17 @@ def killed(folder: Path, num_points: int, num_workers: int, waits_s: list[float]
         if again:
             sys.exit(f"kill {number}: {again[0]} was complete, and was made again")
         how = "with its workers" if number % 2 else "alone"
-        print(f"kill {number} after {wait_s:.1f} s, {how}: {len(after)} complete", flush=True)
+        print(f"kill {number} after {wait_s:.2f} s, {how}: {len(after)} complete", flush=True)
+
+
+def at_work(folder: Path, before: Container[str]) -> bool:
+    """Whether a run is claimed that was not complete `before`, by a process that lives."""
+    for claim in folder.glob("*/.lock"):
+        if claim.parent.name not in before:
+            with suppress(OSError, ValueError):
+                if psutil.pid_exists(json.loads(claim.read_text())["process"]):
+                    return True
+    return False
 
 
 def differing(one: Path, other: Path) -> list[str]:
@@ -117,8 +132,7 @@ def main() -> int:
         took_s = finished(whole, given.points, given.workers)
         print(f"{given.points} points with {given.workers} workers: {took_s:.0f} s", flush=True)
         rng = np.random.default_rng(given.seed)
-        # So long on average that the kills fall into the whole of the sweep.
-        longest_s = 2 * took_s / given.kills + 2 * start_s(given.workers)
+        longest_s = 2 * took_s / given.kills
         waits_s = [float(wait_s) for wait_s in rng.uniform(0, longest_s, given.kills)]
         killed(disturbed, given.points, given.workers, waits_s)
         rest_s = finished(disturbed, given.points, given.workers)
@@ -127,12 +141,6 @@ def main() -> int:
         left = [path for path in disturbed.rglob(".*") if path.is_file()]
         print(f"{len(differ)} of {given.points} points differ; {len(left)} hidden files are left")
         return 1 if differ or left else 0
-
-
-def start_s(num_workers: int) -> float:
-    """Seconds until a sweep of one point has ended: what each start costs."""
-    with tempfile.TemporaryDirectory() as made:
-        return finished(Path(made) / "start", 1, num_workers)
 
 
 if __name__ == "__main__":
