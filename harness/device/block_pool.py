@@ -70,6 +70,11 @@ class BlockPool:
         or there is no prefix cache (`harness.device.caching_pool`)."""
         return None
 
+    def num_known(self, hashes: Sequence[bytes]) -> int:
+        """How many of the first blocks of a prompt, by `block_hashes`, are in memory, for whichever
+        request. Changes nothing."""
+        return 0
+
     def admit(self, request: Request, tokens: int, prefix: Prefix) -> bool:
         """Makes `request` hold blocks for `tokens` tokens in all, `prefix` first, which was found
         just now. False, and no change: no room."""

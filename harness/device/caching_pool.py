@@ -20,6 +20,7 @@ gives them back evicts nothing by that.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -99,6 +100,12 @@ class CachingPool(BlockPool):
         else:
             own = None
         return CachedPrefix(num_blocks, num_waiting, shared, own)
+
+    def num_known(self, hashes: Sequence[bytes]) -> int:
+        for number, name in enumerate(hashes):
+            if name not in self._by_hash:
+                return number
+        return len(hashes)
 
     def admit(self, request: Request, tokens: int, prefix: Prefix) -> bool:
         assert isinstance(prefix, CachedPrefix)

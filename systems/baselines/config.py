@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.configuration.checks import one_of
+from systems.baselines.routers import ROUTERS, PrefixConfig
 from systems.baselines.swap import PREEMPTION, SwapConfig
 
 
@@ -22,6 +23,9 @@ class VllmConfig:
     enable_prefix_caching: bool
     preemption: str = "recompute"  # | kv_swap | parameter_swap
     swap: SwapConfig | None = None  # for kv_swap and parameter_swap
+    router: str = "round_robin"  # | least_loaded | prefix_aware
+    prefix: PrefixConfig | None = None  # for prefix_aware
 
     def __post_init__(self) -> None:
         one_of(self.preemption, PREEMPTION, "system.preemption")
+        one_of(self.router, ROUTERS, "system.router")

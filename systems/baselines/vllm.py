@@ -1,4 +1,4 @@
-"""vLLM: replicas of a model behind a round-robin dispatcher, each scheduled as vLLM does it.
+"""vLLM: replicas of a model behind a dispatcher, each scheduled as vLLM does it.
 
 The iteration is `systems.serving.iteration`, the replica's loop `systems.serving.replica`. With
 engine=vllm the servers schedule by themselves, and only the dispatch is used.
@@ -15,6 +15,7 @@ from mypy_extensions import mypyc_attr
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
+from harness.device.block_hashes import block_hashes
 from harness.device.instance import Instance
 from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
@@ -22,6 +23,7 @@ from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, dedicated
 from harness.request import Request
 from systems.baselines.config import VllmConfig
+from systems.baselines.routers import least_loaded, prefix_aware
 from systems.baselines.swap import SwapReplica, swapping
 from systems.serving.iteration import Limits
 from systems.serving.replica import Order, Replica
@@ -45,13 +47,14 @@ class Backend(Protocol):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VllmSystem:
-    """Replicas behind a dispatcher: round robin over the instances that serve a request's model.
+    """Replicas behind a dispatcher: `system.router` chooses among the instances that serve a
+    request's model.
 
     One that dies fails the requests it has; the dispatcher then passes it over, as a proxy does
     with a server that refuses connections. That it died while idle, the next request finds out.
 
     order: as in `Replica`. Raises ValueError if a model has no instance, or if the engine or the
-    order does not fit `system.preemption`.
+    order does not fit `system.preemption` or `system.router`.
     """
 
     Config: ClassVar = VllmConfig
@@ -91,6 +94,16 @@ class VllmSystem:
                     "instances (torch, sim, vllm, openai)"
                 )
         self._next = dict.fromkeys(self._backends, 0)
+        self._router, self._prefix = config.router, config.prefix
+        if config.router != "round_robin" and not self._replicas:
+            raise ValueError(
+                f"system.router={config.router} looks at instances that this harness runs: choose "
+                "engine=torch or engine=sim"
+            )
+        self._routed: dict[str, list[Replica]] = {
+            name: [r for r, i in zip(self._replicas, instances, strict=True) if i.model is m]
+            for name, m in cluster.models.items()
+        }
 
     def _serving(
         self, config: VllmConfig, limits: Limits, cluster: Cluster, order: Order | None
@@ -116,6 +129,10 @@ class VllmSystem:
         ]
 
     def submit(self, request: Request) -> None:
+        if self._router != "round_robin":
+            replicas = self._routed[request.model]
+            replicas[self._routed_to(request, replicas)].submit(request)
+            return
         backends = self._backends[request.model]
         for _ in backends:
             backend = backends[self._next[request.model] % len(backends)]
@@ -124,6 +141,18 @@ class VllmSystem:
                 backend.submit(request)
                 return
         self._drop(request, f"every instance of {request.model} is lost")
+
+    def _routed_to(self, request: Request, replicas: Sequence[Replica]) -> int:
+        waiting = [len(each.waiting) for each in replicas]
+        running = [len(each.running) for each in replicas]
+        if self._router == "least_loaded":
+            return least_loaded(waiting, running)
+        assert self._prefix is not None, "conf/system/vllm.yaml has it"
+        size = replicas[0].kv.block_tokens
+        hashes = block_hashes(request, size)
+        cached = [size * each.kv.num_known(hashes) for each in replicas]
+        unfinished = [w + r for w, r in zip(waiting, running, strict=True)]
+        return prefix_aware(request.prompt_tokens, cached, unfinished, self._prefix)
 
     async def serve(self) -> None:
         for replica in self._replicas:
