@@ -129,18 +129,24 @@ class VllmSystem:
         ]
 
     def submit(self, request: Request) -> None:
+        backend = self._chosen(request)
+        if backend is None:
+            self._drop(request, f"every instance of {request.model} is lost")
+        else:
+            backend.submit(request)
+
+    def _chosen(self, request: Request) -> Backend | None:
+        """By `system.router`, among those that are not lost; None: all are."""
         if self._router != "round_robin":
-            replicas = self._routed[request.model]
-            replicas[self._routed_to(request, replicas)].submit(request)
-            return
+            replicas = [each for each in self._routed[request.model] if not each.lost]
+            return replicas[self._routed_to(request, replicas)] if replicas else None
         backends = self._backends[request.model]
         for _ in backends:
             backend = backends[self._next[request.model] % len(backends)]
             self._next[request.model] += 1
             if not backend.lost:
-                backend.submit(request)
-                return
-        self._drop(request, f"every instance of {request.model} is lost")
+                return backend
+        return None
 
     def _routed_to(self, request: Request, replicas: Sequence[Replica]) -> int:
         waiting = [len(each.waiting) for each in replicas]

@@ -74,6 +74,16 @@ def test_a_stall_that_outlasts_the_run_makes_it_invalid(tmp_path: Path) -> None:
     assert "the run ended in its midst" in run.invalid
 
 
+@pytest.mark.parametrize("router", ["least_loaded", "prefix_aware"])
+def test_routers_pass_an_instance_over_that_has_died(tmp_path: Path, router: str) -> None:
+    run = served(tmp_path, "faults.kill=[{instance: 1, at_s: 5}]", f"system.router={router}")
+    table = run.requests.to_pydict()
+    assert not run.invalid
+    late = [i for i, at_s in enumerate(table["arrival_s"]) if at_s > 6]
+    assert {table["status"][i] for i in late} == {"completed"}
+    assert table["status"].count("failed") <= 2
+
+
 def test_with_every_instance_dead_each_request_fails_with_a_reason(tmp_path: Path) -> None:
     run = served(tmp_path, "faults.kill=[{instance: 0, at_s: 20}, {instance: 1, at_s: 20}]")
     table = run.requests.to_pydict()
