@@ -81,7 +81,7 @@ def test_routers_pass_an_instance_over_that_has_died(tmp_path: Path, router: str
     assert not run.invalid
     late = [i for i, at_s in enumerate(table["arrival_s"]) if at_s > 6]
     assert {table["status"][i] for i in late} == {"completed"}
-    assert table["status"].count("failed") <= 2
+    assert {table["instance"][i] for i in late} == {"sim-0"}
 
 
 def test_with_every_instance_dead_each_request_fails_with_a_reason(tmp_path: Path) -> None:
