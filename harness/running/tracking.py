@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from harness.configuration.checks import one_of
 from harness.errors import first_line
+from harness.records.manifest import hash_of
 from harness.records.metrics import over_time
 from harness.records.record import Recorder
 from harness.records.run_folder import FILES, FinishedRun
@@ -101,7 +102,9 @@ class WandbTracker(Tracker):
 
     def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self._attempt(lambda: self._init(config, name))
+        simulated = "harness.sim." in str(config.get("engine"))
+        job_type = "simulated run" if simulated else "live run"
+        self._attempt(lambda: self._init(config, name, hash_of(config), job_type))
 
     def second(self, row: Mapping[str, float]) -> None:
         self._track(lambda: self._run.log({f"live/{key}": row[key] for key in row}))
@@ -110,7 +113,7 @@ class WandbTracker(Tracker):
         self, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], name: str, folder: Path
     ) -> None:
         self._run_dir = folder
-        self._attempt(lambda: self._init({"swept": list(keys)}, name))
+        self._attempt(lambda: self._init({"swept": list(keys)}, name, name, "sweep"))
         self._track(lambda: _log_sweep(self._run, rows, keys, name))
         self._track(lambda: self._end(exit_code=0))
 
@@ -133,7 +136,9 @@ class WandbTracker(Tracker):
             said = first_line(error)
             self._announce(f"W&B tracking stopped: {said}; the run's own files are unaffected")
 
-    def _init(self, config: Mapping[str, Any], name: str) -> None:
+    def _init(self, config: Mapping[str, Any], name: str, run_id: str, job_type: str) -> None:
+        """`run_id`: a run of the same configuration, seed included, takes the place of an earlier
+        one, as when an INVALID run is made again."""
         import wandb  # 0.3 s that tracking=none need not pay
 
         # It would advertise Weave on the terminal wherever a library of OpenAI's is imported.
@@ -143,6 +148,8 @@ class WandbTracker(Tracker):
             project=self._config.project,
             group=self._config.group,
             tags=self._config.tags,
+            id=run_id,
+            job_type=job_type,
             name=name,
             dir=str(self._run_dir),
             config=dict(config),

@@ -47,6 +47,23 @@ def test_wandb_records_offline_without_an_account(
         assert words in content
 
 
+@pytest.mark.usefixtures("without_account")
+def test_a_run_made_again_takes_the_place_of_its_own(tmp_path: Path) -> None:
+    """By wandb's id, which its folder ends with: one for each configuration."""
+    node = OmegaConf.load(ROOT / "conf" / "tracking" / "wandb.yaml")
+    ids = []
+    for name, seed in (("first", 7), ("again", 7), ("other", 8)):
+        (tmp_path / name).mkdir()
+        tracker = build(plain(node), "tracking", announce=pytest.fail)
+        engine = {"_target_": "harness.sim.engine.SimEngine"}
+        tracker.start({"seed": seed, "engine": engine}, name, tmp_path / name)
+        tracker.finish(complete=False)
+        (log,) = tmp_path.glob(f"{name}/wandb/offline-run-*/*.wandb")
+        ids.append(log.parent.name.rpartition("-")[2])
+        assert b"simulated run" in log.read_bytes()
+    assert ids[0] == ids[1] != ids[2]
+
+
 FIRST_SECOND = """
 import sys
 from pathlib import Path
