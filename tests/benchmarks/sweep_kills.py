@@ -132,7 +132,7 @@ def main() -> int:
         took_s = finished(whole, given.points, given.workers)
         print(f"{given.points} points with {given.workers} workers: {took_s:.0f} s", flush=True)
         rng = np.random.default_rng(given.seed)
-        longest_s = 2 * took_s / given.kills
+        longest_s = took_s / given.kills  # points are left at the last kill, too
         waits_s = [float(wait_s) for wait_s in rng.uniform(0, longest_s, given.kills)]
         killed(disturbed, given.points, given.workers, waits_s)
         rest_s = finished(disturbed, given.points, given.workers)
