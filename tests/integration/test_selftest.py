@@ -100,9 +100,12 @@ def test_a_run_carries_this_machines_certificate_and_says_when_it_asked_for_more
 
 @pytest.mark.live
 def test_an_interrupt_leaves_no_server_and_no_run_behind() -> None:
+    def as_from_a_terminal() -> None:  # a shell ignores Ctrl-C for what it runs behind
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     with subprocess.Popen(
         command("selftest", "--only", "14"), cwd=ROOT, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=as_from_a_terminal,
     ) as process:  # fmt: skip
         group = psutil.Process(process.pid)
         children: list[psutil.Process] = []
