@@ -102,7 +102,7 @@ class WandbTracker(Tracker):
 
     def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
         self._run_dir = run_dir
-        simulated = "harness.sim." in str(config.get("engine"))
+        simulated = "SimEngine" in str(config.get("engine"))
         job_type = "simulated run" if simulated else "live run"
         self._attempt(lambda: self._init(config, name, hash_of(config), job_type))
 
