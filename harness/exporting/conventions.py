@@ -94,16 +94,16 @@ class Seen:
         self._ends_s = float(np.max(log.times_s, initial=-np.inf))
         self._begins_s = {"arrival": float(log.arrival_s.min()), "sent": _first(log.sent_s)}
 
-    def samples(self, quantity: Quantity, anchor: Anchor, of: Of, each: Each) -> Samples:
+    def of(self, one: Definition) -> Samples:
         """The samples of a definition, without those that have no such value."""
-        log = self._logs[of]
+        log, quantity, each = self._logs[one.of], one.quantity, one.each
         if quantity == "gaps":
             return _equal(log.itl_chunk_s() if each == "chunk" else log.tbt_s())
         if quantity in ("requests/s", "tokens/s"):
             count = len(log.times_s) if quantity == "tokens/s" else len(log)
-            window_s = self._ends_s - self._begins_s[anchor]
+            window_s = self._ends_s - self._begins_s[one.anchor]
             return _equal(np.array([count / window_s] if window_s > 0 else []))
-        begin_s = log.arrival_s if anchor == "arrival" else log.sent_s
+        begin_s = log.arrival_s if one.anchor == "arrival" else log.sent_s
         tokens = log.num_tokens.astype(np.float64)
         values = {
             "TTFT": log.first_s - begin_s,
@@ -115,9 +115,6 @@ class Seen:
         weights = after_first if each == "token" else np.ones(len(log))
         there = np.isfinite(values)
         return Samples(values[there], weights[there])
-
-    def of(self, definition: Definition) -> Samples:
-        return self.samples(definition.quantity, definition.anchor, definition.of, definition.each)
 
 
 def percentile(samples: Samples, share: float) -> float | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,13 @@ def reasons(seen: Seen, ours: Definition, theirs: Definition) -> list[tuple[str,
     """What changes our mean to theirs, step by step, and by how much: first the anchor, then the
     requests, then the samples. A step that changes nothing in this run is left out."""
     words = RATE_WHY if ours.quantity.endswith("/s") else WHY
-    now = [ours.anchor, ours.of, ours.each]
-    before, found = seen.samples(ours.quantity, *now).mean, []  # type: ignore[arg-type]
-    for place, value in enumerate((theirs.anchor, theirs.of, theirs.each)):
-        if now[place] == value:
-            continue
-        now[place] = value
-        after = seen.samples(ours.quantity, *now).mean  # type: ignore[arg-type]
+    now, before = ours, seen.of(ours).mean
+    found = []
+    for change in ({"anchor": theirs.anchor}, {"of": theirs.of}, {"each": theirs.each}):
+        now = replace(now, **change)
+        after = seen.of(now).mean
         if before is not None and after is not None and after != before:
+            (value,) = change.values()
             found.append((words.get(value, value), after - before))
         before = after
     return found
