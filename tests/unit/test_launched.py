@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from operator import floordiv, neg
 from typing import Any
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobReturn, JobStatus
 
 from harness.errors import RunError, UsageError
@@ -16,6 +17,14 @@ from harness.experiments.figures import main
 from harness.experiments.launched import Launched, Tasks, launcher_words
 
 BASIC = ["hydra/launcher=basic"]
+
+
+@pytest.fixture(autouse=True)
+def hydra_as_it_was() -> Iterator[None]:
+    """A command starts Hydra once for its process; other tests of this one start it anew."""
+    GlobalHydra.instance().clear()
+    yield
+    GlobalHydra.instance().clear()
 
 
 def refused() -> None:
