@@ -30,6 +30,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -94,7 +95,7 @@ def made_again(names: Sequence[str], making: Making, tier: str) -> Iterator[Row]
     for number, name in enumerate(names, 1):
         left_s = expected(names[number - 1 :], tier, making.jobs, last_times()).seconds
         announce(f"[{number}/{len(names)}] {name}; about {left_s / 60:.0f} minutes left at most")
-        yield kept_going("figure", name, lambda name=name: _made(name, making, tier))  # type: ignore[misc]
+        yield kept_going("figure", name, partial(_made, name, making, tier))
 
 
 def _made(name: str, making: Making, tier: str) -> Row:
