@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import urllib.request
@@ -138,6 +139,15 @@ def reclaim(url: str) -> None:
         urllib.request.urlopen(asked).close()
 
 
+def kill(process: int) -> None:
+    """Returns once its files are closed: on a busy machine a signal alone takes its time."""
+    descriptor = os.pidfd_open(process)
+    os.kill(process, signal.SIGKILL)
+    ended, _, _ = select.select([descriptor], [], [], 60)
+    assert ended, f"process {process} lives 60 s after SIGKILL"
+    os.close(descriptor)
+
+
 def alone(job: Job) -> bool:
     """Whether the worker is in this process."""
     ranks: int = job["engine"].get("tensor_parallel_size", 1)
@@ -175,7 +185,7 @@ def serve(job: Job, subject: Any) -> dict[str, Any]:
             reclaim(job["extra"]["coordinator"])
         if step == job["kill_lender_at"]:
             assert scheduler.connector._slots
-            os.kill(job["lender"], signal.SIGKILL)
+            kill(job["lender"])
         for output in subject.step():
             tokens[output.request_id] = list(output.outputs[0].token_ids)
             first.setdefault(output.request_id, step)
