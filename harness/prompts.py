@@ -1,5 +1,6 @@
 """Prompt token ids: the request's own, or random; the same in every engine and every run. Random
-prompts begin alike where the schedule says that they share something (`Request.shared`)."""
+prompts begin alike where the schedule says that they share something (`Request.shared`). Those of a
+session's later turns begin with all that was said before, the answers as engines gave them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from harness.errors import UsageError
+from harness.errors import RunError, UsageError
 from harness.model_spec import ModelSpec
 from harness.request import Request
 
@@ -17,7 +18,34 @@ FIRST_ID = 10  # ids below are special tokens in the tokenizers we meet
 
 def prompt_ids(request: Request, vocab_size: int, seed: int) -> list[int]:
     """`request.prompt_tokens` ids: those of its real prompt, or random ones in
-    [FIRST_ID, vocab_size), a function of seed and request_id, and of the streams that it shares."""
+    [FIRST_ID, vocab_size), a function of seed and request_id, of the streams that it shares, and of
+    what was answered before in its session. Raises RunError where that is not known as ids."""
+    ids: list[int] = []
+    if request.turn is not None and request.turn.previous is not None:
+        for before in turns_before(request):
+            if not isinstance(before.answer, list):
+                raise RunError(
+                    f"request {before.request_id} was answered without token ids, which the next "
+                    "turn of its session begins with: choose engine.api=chat, or a server that "
+                    "takes return_token_ids, as vLLM does"
+                )
+            ids += said(before, vocab_size, seed) + before.answer
+    return ids + said(request, vocab_size, seed)
+
+
+def turns_before(request: Request) -> list[Request]:
+    """The turns of its session before `request`, in order."""
+    found = list[Request]()
+    while request.turn is not None and request.turn.previous is not None:
+        request = request.turn.previous
+        found.append(request)
+    return found[::-1]
+
+
+def said(request: Request, vocab_size: int, seed: int) -> list[int]:
+    """The ids of the prompt behind what was said before in its session, if it is of one."""
+    if request.turn is not None and request.turn.previous is not None:
+        return _drawn((seed, request.request_id), vocab_size, request.turn.new_tokens)
     ids: list[int] = []
     if request.prompt is not None:
         ids = request.prompt.ids.tolist()

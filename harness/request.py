@@ -39,6 +39,18 @@ class Prompt:
         return Prompt(self.text[:end], self.ids[:num_tokens], self.ends[:num_tokens])
 
 
+@dataclass(slots=True, frozen=True, eq=False)
+class Turn:
+    """Where a request stands in a session: a conversation whose prompts begin with all that was
+    said before, the answers as they were given."""
+
+    session: int
+    number: int  # from 0
+    think_s: float  # from the end of the answer before until this request is sent
+    new_tokens: int  # of the prompt, behind what was said before
+    previous: Request | None  # the turn before; None: this is the first
+
+
 @mypyc_attr(acyclic=True)  # the garbage collector need not know the millions of them
 @dataclass(slots=True, eq=False)
 class Request:
@@ -61,6 +73,10 @@ class Request:
     # What of the random tokens other prompts may have too; None: no two prompts of the schedule
     # share any, and a prefix cache need not look
     shared: Segments | None = None
+    turn: Turn | None = (
+        None  # of a session; its own stream, answer included, is the last of `shared`
+    )
+    answer: list[int] | str | None = None  # ids or text of a live engine; the next turn has them
     priority: int = 0  # higher is more important; KunServe and Llumnix look at it
     cached_tokens: int | None = None  # found in a prefix cache at first; None: none was asked
     log_index: int = 0  # where its recorder has it
@@ -70,6 +86,15 @@ class Request:
     def known_tokens(self) -> int:
         """Tokens that a full context holds now: the prompt and what was generated."""
         return self.prompt_tokens + self.generated_tokens
+
+    @property
+    def history_tokens(self) -> int:
+        """How many of a turn's first tokens earlier requests may have had: what was said before in
+        the session, and of a session's first turn what other sessions begin with too."""
+        if self.turn is None or self.turn.previous is None:
+            common = sum(tokens for _, tokens in (self.shared or ())[:-1])
+            return min(self.prompt_tokens, common)
+        return self.turn.previous.known_tokens
 
     @property
     def remaining_tokens(self) -> int:

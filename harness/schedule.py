@@ -22,9 +22,11 @@ import pyarrow.parquet as pq
 from harness.errors import first_line
 from harness.files import replaced
 from harness.request import Prompt, Request, Segments
+from harness.sessions import Sessions
 
 MAX_ARRIVAL_S = 1e8  # three years: much later, a float's next value is a token's time away
 COLUMNS = ("arrival_s", "model", "prompt_tokens", "output_tokens")
+SESSIONS = ("session", "think_s")  # where requests are turns of sessions
 SHARED = ("shared_streams", "shared_tokens")  # where prompts share something: lists, of one length
 
 
@@ -99,6 +101,7 @@ class Schedule:
     prompts: list[Prompt] | None = None  # real prompts; None: engines make random ones
     shared: list[Segments] | None = None  # what random prompts share; None: nothing
     priority: npt.NDArray[np.int64] | None = None  # higher is more important; None: all alike
+    sessions: Sessions | None = None  # None: no request waits for the answer of another
 
     def __post_init__(self) -> None:
         lengths = sorted({len(getattr(self, column)) for column in COLUMNS})
@@ -121,6 +124,10 @@ class Schedule:
             _require(random, "shared segments must be one list for each row of random prompts")
             right = all(s >= 0 and n >= 1 for row in self.shared for s, n in row)
             _require(right, "a shared segment is a stream of at least 0 and 1 token or more")
+        if self.sessions is not None:
+            own = self.shared is not None and all(self.shared)
+            _require(own, "each turn of a session must have its session's stream")
+            self.sessions.check(self.prompt_tokens, self.output_tokens)
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -144,6 +151,8 @@ class Schedule:
         for name, column in more.items():
             for request, value in zip(requests, column or [], strict=False):
                 setattr(request, name, value)
+        if self.sessions is not None:
+            self.sessions.join(requests)
         return requests
 
     def sha256(self) -> str:
@@ -161,6 +170,9 @@ class Schedule:
             digest.update(np.array([*segments, (-1, 0)], "<i8").tobytes())
         if self.priority is not None:
             digest.update(np.ascontiguousarray(self.priority, "<i8").tobytes())
+        if self.sessions is not None:
+            digest.update(np.ascontiguousarray(self.sessions.session, "<i8").tobytes())
+            digest.update(np.ascontiguousarray(self.sessions.think_s, "<f8").tobytes())
         return digest.hexdigest()
 
     def save(self, path: Path) -> None:
@@ -172,6 +184,8 @@ class Schedule:
                 columns[f"prompt_{name}"] = pa.array(lists, pa.list_(pa.int32()))
         if self.priority is not None:
             columns["priority"] = self.priority
+        if self.sessions is not None:
+            columns |= {name: getattr(self.sessions, name) for name in SESSIONS}
         if self.shared is not None:
             for index, name in enumerate(SHARED):
                 lists = [[segment[index] for segment in row] for row in self.shared]
@@ -200,6 +214,7 @@ class Schedule:
             provenance=Provenance.parsed(metadata[b"provenance"]),
             prompts=_prompts(table) if "prompt_ids" in known else None,
             shared=_shared(table) if SHARED[0] in known else None,
+            sessions=_sessions(table) if SESSIONS[0] in known else None,
             **{name: _column(table, name, pa.int64()).to_numpy() for name in whole},
         )
 
@@ -231,6 +246,13 @@ def _shared(table: pa.Table) -> list[Segments]:
         return [tuple(zip(*row, strict=True)) for row in zip(*columns, strict=True)]
     except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{', '.join(SHARED)}: {first_line(error)}") from error
+
+
+def _sessions(table: pa.Table) -> Sessions:
+    kinds = dict(zip(SESSIONS, (pa.int64(), pa.float64()), strict=True))
+    if missing := [name for name in SESSIONS if name not in table.column_names]:
+        raise ValueError(f"it has sessions, and lacks {missing[0]}")
+    return Sessions(**{name: _column(table, name, kind).to_numpy() for name, kind in kinds.items()})
 
 
 def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:

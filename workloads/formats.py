@@ -26,6 +26,7 @@ from workloads.csv_table import CsvTable
 from workloads.trace import Floats, Ints, Trace, in_order, objects, without_lead_in
 
 MOONCAKE_BLOCK = 512  # tokens of a prompt that one of its hash ids stands for
+BAILIAN_BLOCK = 16
 MAX_YEARS = 200  # nanoseconds of 292 years are more than 64 bits hold
 TIME_OF_DAY = r"^[0-9]{1,5}:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?$"
 
@@ -39,7 +40,7 @@ def read(path: Path, provenance: Provenance) -> Trace:
         if start == b"PAR1":
             return read_schedule(path)
         if start[:1] == b"{":
-            return without_lead_in(in_order(read_mooncake(path, provenance)))
+            return without_lead_in(in_order(read_json_lines(path, provenance)))
         table = CsvTable.read(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
@@ -49,7 +50,8 @@ def read(path: Path, provenance: Provenance) -> Trace:
     known = "; ".join(",".join(form.columns) for form in CSV_FORMATS)
     raise UsageError(
         f"{path} is in no known format: its first line is {','.join(table.columns)[:120]!r}, "
-        f"known CSV headers are {known}; Mooncake JSON lines and schedule.parquet are read too"
+        f"known CSV headers are {known}; JSON lines of Mooncake and Bailian "
+        "and schedule.parquet are read too"
     )
 
 
@@ -122,10 +124,13 @@ CSV_FORMATS = [
 ]
 
 
-def read_mooncake(path: Path, provenance: Provenance) -> Trace:
-    """Mooncake's JSON lines: timestamp in ms, input_length, output_length, and hash_ids, one for
-    each MOONCAKE_BLOCK tokens of the prompt: equal ones mean equal tokens from the start on."""
-    keys = ("timestamp", "input_length", "output_length")
+def read_json_lines(path: Path, provenance: Provenance) -> Trace:
+    """JSON lines with timestamp, input_length, output_length, and hash_ids, one for each block of
+    the prompt: equal ones mean equal tokens from the start on. Of Mooncake: timestamps in ms, and
+    blocks of MOONCAKE_BLOCK tokens. Of Qwen-Bailian (usage traces, 2025): seconds, BAILIAN_BLOCK
+    tokens, chat_id, and parent_chat_id, which is -1 where a conversation begins."""
+    keys: tuple[str, ...] = ("timestamp", "input_length", "output_length")
+    per_s, block, bailian = 1000, MOONCAKE_BLOCK, False
     shared = list[Segments]()
     rows: list[tuple[Any, ...]] = []
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -138,6 +143,9 @@ def read_mooncake(path: Path, provenance: Provenance) -> Trace:
                 why = getattr(error, "msg", None) or first_line(error)
                 raise UsageError(f"{path}, line {number}: not JSON ({why})") from error
             require(isinstance(record, dict), f"{path}, line {number}: not a JSON object")
+            if not rows and "chat_id" in record:
+                keys = (*keys, "chat_id", "parent_chat_id")
+                per_s, block, bailian = 1, BAILIAN_BLOCK, True
             for key in keys:
                 check_json(path, number, key, record.get(key))
             rows.append(tuple(record[key] for key in keys))
@@ -145,25 +153,40 @@ def read_mooncake(path: Path, provenance: Provenance) -> Trace:
             require(isinstance(ids, list), f"{path}, line {number}: hash_ids must be a list")
             for each in ids:
                 check_json(path, number, "hash_ids", each)
-            shared.append(tuple((each, MOONCAKE_BLOCK) for each in ids))
-    milliseconds, prompts, outputs = (np.array(column) for column in zip(*rows, strict=True))
+            shared.append(tuple((each, block) for each in ids))
+    times, prompts, outputs, *chats = (np.array(column) for column in zip(*rows, strict=True))
     return Trace(
-        milliseconds / 1000,
+        times / per_s,
         None,
         prompts.astype(np.int64),
         outputs.astype(np.int64),
         provenance,
         shared=objects(shared) if any(shared) else None,
+        **(dict(zip(("chat", "parent"), chats, strict=True)) if bailian else {}),
     )
+
+
+def full_blocks(segments: Segments, trace: Trace, row: int) -> Segments:
+    """Those of a prompt's hash ids that stand for full blocks of it."""
+    found, left = list[tuple[int, int]](), int(trace.prompt_tokens[row])
+    for stream, tokens in segments:
+        left -= tokens
+        if left < 0:
+            break
+        found.append((stream, tokens))
+    return tuple(found)
 
 
 def check_json(path: Path, line: int, key: str, value: object) -> None:
     kind = int | float if key == "timestamp" else int
-    if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value < 1e15:
+    least = -1 if key == "parent_chat_id" else 0
+    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < 1e15:
         noun = "number" if key == "timestamp" else "whole number"
         # a container may be nested more deeply than it can be shown
         got = f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)
-        raise UsageError(f"{path}, line {line}: {key} must be a {noun} of at least 0, got {got}")
+        raise UsageError(
+            f"{path}, line {line}: {key} must be a {noun} of at least {least}, got {got}"
+        )
 
 
 def read_schedule(path: Path) -> Trace:
@@ -172,6 +195,7 @@ def read_schedule(path: Path) -> Trace:
         schedule = Schedule.load(path)
     except ValueError as error:
         raise UsageError(f"{path} cannot be read as a schedule: {error}") from error
+    require(schedule.sessions is None, f"{path} has sessions: replay it with +workload=sessions")
     return Trace(
         schedule.arrival_s,
         np.array(schedule.model, dtype=object),

@@ -43,6 +43,8 @@ class Joined:
         parts = {name: part.schedule() for name, part in self._parts.items()}
         random = all(part.prompts is None for part in parts.values())
         require(random, f"workload={self.name}: workloads with real prompts cannot be joined")
+        alone = all(part.sessions is None for part in parts.values())
+        require(alone, f"workload={self.name}: a workload of sessions cannot be joined")
         arrival_s = np.concatenate([part.arrival_s for part in parts.values()])
         order = np.argsort(arrival_s, kind="stable")
         names = np.repeat(list(parts), [len(part) for part in parts.values()])

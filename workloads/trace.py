@@ -41,6 +41,8 @@ class Trace:
     prompts: Strings | None = None  # harness.request.Prompt each; None: lengths alone
     shared: Strings | None = None  # harness.request.Segments each; None: prompts share nothing
     priority: Ints | None = None  # None: all alike
+    chat: Ints | None = None  # each request's id, where a trace of conversations has them …
+    parent: Ints | None = None  # … and the id of the request that it continues
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)

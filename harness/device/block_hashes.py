@@ -21,12 +21,13 @@ PIECE = Struct("<3q").pack  # stream, first token in it, tokens
 
 
 def block_hashes(request: Request, block_tokens: int) -> list[bytes]:
-    """The hashes of the prompt's full blocks that other prompts may have too, in order. What
-    follows a prompt's shared part, and what was generated, is the request's own and has none
-    here."""
+    """The hashes of the full blocks that other prompts may have too, in order. What follows a
+    prompt's shared part, and what was generated, is the request's own and has none here; but of a
+    session's turn the answer has, since the next turn's prompt begins with it."""
     if request.prompt is not None:
         return _of_ids(request.prompt.ids, block_tokens)
-    return _of_segments(cut(request.shared or (), request.prompt_tokens), block_tokens)
+    known = request.prompt_tokens if request.turn is None else request.known_tokens
+    return _of_segments(cut(request.shared or (), known), block_tokens)
 
 
 def cut(segments: Segments, num_tokens: int) -> Segments:

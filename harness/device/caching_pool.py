@@ -9,8 +9,9 @@ computed side by side stay two. A request's last known token is always computed.
 
 Blocks that only the request itself can have (behind its prompt's shared part, and what it
 generated) need no hash: a preempted request finds them by its id. They wait for eviction like all
-others. Unlike in vLLM, equal answers to equal prompts share nothing. Requests of whose prompts
-nothing is known are not looked for and leave nothing.
+others. Unlike in vLLM, equal answers to equal prompts share nothing. But the next turn of a session
+begins with this one's prompt and answer: a turn that ends names its answer's full blocks. Requests
+of whose prompts nothing is known are not looked for and leave nothing.
 
 Eviction is lazy: blocks are taken from the free ones in number, and `settle` says which these were,
 before anything is looked up or freed. A simulated decode that reserves blocks for many steps and
@@ -46,8 +47,9 @@ class Places(Protocol):
     def adopted(self, request: Request, prefix: CachedPrefix) -> None:
         """`request` begins with the blocks of `prefix`."""
 
-    def released(self, request: Request, num_shared: int, own: Cached | None) -> None:
-        """`request` holds nothing any more; `own` keeps the places behind the shared blocks."""
+    def released(self, request: Request, shared: Sequence[Cached], own: Cached | None) -> None:
+        """`request` holds nothing any more: its first blocks are `shared`, and `own` keeps the
+        places behind them."""
 
     def evicted(self, block: Cached, num_blocks: int) -> None:
         """The last `num_blocks` places of `block` are free."""
@@ -140,6 +142,10 @@ class CachingPool(BlockPool):
 
     def release(self, request: Request) -> None:
         request_id = request.request_id
+        if request.turn is not None and request_id in self.shared:
+            self._hashes[request_id] = block_hashes(request, self.block_tokens)
+            held_tokens = self.held.get(request_id, 0) * self.block_tokens
+            self.remember(request, min(request.computed_tokens, held_tokens))
         self._hashes.pop(request_id, None)
         shared = self.shared.pop(request_id, None)
         if shared is None:
@@ -157,7 +163,7 @@ class CachingPool(BlockPool):
             if not request.finished:
                 self._own[request_id] = own
         if self.places is not None:
-            self.places.released(request, len(shared), own)
+            self.places.released(request, shared, own)
         self._free += held - len(shared)
         for block in reversed(shared):  # the last is evicted first
             block.refs -= 1

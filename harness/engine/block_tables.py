@@ -79,11 +79,14 @@ class BlockTables:
         if own:
             self.ids[request.request_id] = [b.places[0] for b in prefix.shared] + own
 
-    def released(self, request: Request, num_shared: int, own: Cached | None) -> None:
+    def released(self, request: Request, shared: Sequence[Cached], own: Cached | None) -> None:
         ids = self.ids.pop(request.request_id, [])
-        kept = num_shared + (own.num_blocks if own is not None else 0)
+        for block, place in zip(shared, ids, strict=False):
+            if not block.places:  # named only now: of an answer
+                block.places.append(place)
+        kept = len(shared) + (own.num_blocks if own is not None else 0)
         if own is not None:
-            own.places = ids[num_shared:kept]
+            own.places = ids[len(shared) : kept]
         for place in ids[kept:]:
             heapq.heappush(self._free, place)
 

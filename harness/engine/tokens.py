@@ -62,7 +62,9 @@ class TokenBook:
         return sampled
 
     def append(self, request: Request, token_id: int) -> None:
-        self.generated.setdefault(request.request_id, []).append(token_id)
+        ids = self.generated.setdefault(request.request_id, [])
+        ids.append(token_id)
+        request.answer = ids
 
     def forget_prompt(self, request: Request) -> None:
         self._prompts.pop(request.request_id, None)

@@ -93,7 +93,7 @@ async def _send(
     ended, ends_s = Event(loop), list[float]()
 
     def on_done(request: Request) -> None:
-        heappush(ends_s, last_token_s(recorder.records[request.request_id]))
+        heappush(ends_s, recorder.records[request.request_id].last_token_s)
         ended.set()
 
     recorder.on_done.append(on_done)
@@ -119,11 +119,5 @@ async def _send(
 
 def _played(records: Sequence[TokenRecord]) -> Played:
     first = [record.segments[0].start_s + record.segments[0].step_s for record in records]
-    last = [last_token_s(record) for record in records]
+    last = [record.last_token_s for record in records]
     return Played(np.array([r.sent_s for r in records], float), np.array(first), np.array(last))
-
-
-def last_token_s(record: TokenRecord) -> float:
-    end = record.segments[-1]
-    n = end.num_tokens
-    return end.start_s + n * end.step_s + end.growth_s * n * (n - 1) / 2

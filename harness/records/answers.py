@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.records.device_events import Event
+from harness.records.sessions import foreign_cached_tokens
 
 EARLY_ENDS = "early_ends_allowed"  # an event's kind
 
@@ -22,6 +23,7 @@ def summarise_answers(table: pa.Table, events: Iterable[Event]) -> dict[str, Any
     counted them. cached_tokens: of the prompts, by the answers themselves. prefix_cache: by each
     server's own counters, of all its callers. num_surplus: answers of which the usage at the end
     told tokens that had not been seen. num_buffered: answers of several tokens in one event.
+    foreign_cached_tokens: of sessions, cached tokens that no earlier request of the run had.
     num_early: that ended before all tokens asked for had come; None: that was no complete answer.
     """
     events = list(events)
@@ -32,7 +34,9 @@ def summarise_answers(table: pa.Table, events: Iterable[Event]) -> dict[str, Any
     fewer = pc.less(pc.list_value_length(reported["token_times_s"]), reported["output_tokens"])
     num_early = int(pc.sum(pc.and_(fewer, pc.equal(reported["status"], "completed"))).as_py())
     caches = {e["instance"]: e["fields"] for e in events if e["kind"] == "prefix_cache"}
+    sessions = "session" in table.column_names
     return {
+        **({"foreign_cached_tokens": foreign_cached_tokens(reported)} if sessions else {}),
         "num_answers": len(reported),
         "asked_prompt_tokens": pc.sum(counted["prompt_tokens"]).as_py(),
         "counted_prompt_tokens": pc.sum(counted["server_prompt_tokens"]).as_py(),
@@ -60,8 +64,13 @@ def surplus_share(answers: Mapping[str, Any] | None) -> float:
 
 def cached_shares(answers: Mapping[str, Any]) -> dict[str, float]:
     """The cached share of the prompts' tokens, by who says so: the answers' usage, each server's
-    counters."""
+    counters. Of sessions, whose turns are to be found again, by usage, what the run itself did not
+    leave there."""
     found = {}
+    if "foreign_cached_tokens" in answers:
+        asked = answers["counted_prompt_tokens"]
+        share = answers["foreign_cached_tokens"] / asked if asked else 0.0
+        return {"the answers' usage, which no earlier turn had": share}
     if answers["cached_tokens"] is not None and answers["counted_prompt_tokens"]:
         share = answers["cached_tokens"] / answers["counted_prompt_tokens"]
         found["the answers' usage"] = share

@@ -14,6 +14,7 @@ from harness.records.closed_loop import Kept, concurrency_of, kept
 from harness.records.device_events import Event, standstills_s, summarise_events
 from harness.records.littles_law import littles_law
 from harness.records.receive_lag import receive_lag
+from harness.records.sessions import summarise_sessions
 from harness.records.steady import Course
 from harness.records.token_log import Floats, TokenLog
 
@@ -31,7 +32,8 @@ class Evidence:
     the run; on a real engine its gap is the client's lag, which is judged by itself. `devices`:
     what `summarise_events` found. `receive_lag`, `answers`: what the functions of these names found
     of a server behind a socket; `standstills`: seconds for which a server gave nobody a token while
-    requests timed out; `uncertified`: what `certificate.beyond` says.
+    requests timed out; `uncertified`: what `certificate.beyond` says; `sessions`: what
+    `summarise_sessions` found.
     """
 
     log: TokenLog
@@ -45,6 +47,7 @@ class Evidence:
     course: Course
     kept: Kept | None  # of a closed loop; None: the loop was open
     uncertified: Sequence[str] = ()
+    sessions: Mapping[str, Any] | None = None  # None: no request waited for another's answer
 
     @staticmethod
     def of(table: pa.Table, events: Iterable[Event], *, simulated: bool) -> Evidence:
@@ -58,8 +61,13 @@ class Evidence:
             summarise_events(events, log.duration_s), receive_lag(log, events),
             summarise_answers(table, events), standstills_s(events), simulated,
             Course.of(log), None if many is None else kept(log, many),
-            certificate.beyond(log, events),
+            certificate.beyond(log, events), summarise_sessions(table, log),
         )  # fmt: skip
+
+    @property
+    def asks_rate(self) -> bool:
+        """Whether arrivals were scheduled, and not at the end of others."""
+        return self.kept is None and self.sessions is None
 
     @property
     def failed_share(self) -> float:

@@ -60,7 +60,8 @@ def summarise(
     duration_s runs from the first scheduled arrival to the last token of any request, the drain
     included; every rate but the two below is over it, so goodput never exceeds throughput.
     asked_rate_per_s and achieved_rate_per_s are over the arrivals and the sends themselves.
-    closed_loop: what `kept` found, where the client was one; such a run asks for no rate.
+    closed_loop: what `kept` found, where the client was one; sessions: what `summarise_sessions`
+    found, where there were any; such runs ask for no rate.
     TTFT and TBT are of every token that came, also of requests that failed later; TPOT and E2E
     are of completed requests. None: no such value, or too few samples (percentiles_unsupported).
     intervals_95: of means, percentiles, attainment by request and goodput, over this run's
@@ -91,7 +92,7 @@ def summarise(
         ],
         "request_throughput_per_s": _per_s(log.completed.sum(), duration_s),
         "output_throughput_tokens_per_s": _per_s(len(log.times_s), duration_s),
-        "asked_rate_per_s": rate_per_s(log.arrival_s) if run.kept is None else None,
+        "asked_rate_per_s": rate_per_s(log.arrival_s) if run.asks_rate else None,
         "achieved_rate_per_s": rate_per_s(log.sent_s[np.isfinite(log.sent_s)]),
         "slo": {**vars(slo)},
         "slo_attainment": {
@@ -106,6 +107,7 @@ def summarise(
         "steady": summarise_steady(log, run.course, attained, times_known),
         "models": _by_model(table, attained, times_known),
         **({"closed_loop": asdict(run.kept)} if run.kept else {}),
+        **({"sessions": run.sessions} if run.sessions else {}),
         **run.devices,
         **({"receive_lag_s": lag} if lag else {}),
         **({"answers": answers} if answers else {}),

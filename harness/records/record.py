@@ -48,6 +48,13 @@ class TokenRecord:
         self.reported: Reported | None = None  # None: no server answered
         self.segments: list[Segment] = []
 
+    @property
+    def last_token_s(self) -> float:
+        """Of a request that has a token."""
+        end = self.segments[-1]
+        n = end.num_tokens
+        return end.start_s + n * end.step_s + end.growth_s * n * (n - 1) / 2
+
     def token_times_s(self) -> npt.NDArray[np.float64]:
         if not self.segments:
             return np.empty(0)

@@ -51,10 +51,12 @@ def recover(path: Path) -> Recorder:
         if journal.is_file():  # a simulation has none, nor has a run that was not yet served
             recorder = Recorder(Schedule.load(path / "schedule.parquet").requests())
             replay(journal, recorder)
-            if concurrency_of(recorder.events) is not None:  # a request arrived when it was sent
-                for record in recorder.records.values():
-                    if record.sent_s is not None:
-                        record.request.arrival_s = record.sent_s
+            closed = concurrency_of(recorder.events) is not None
+            for record in recorder.records.values():  # a request arrived when it was sent
+                turn = record.request.turn
+                follows = closed or (turn is not None and turn.previous is not None)
+                if follows and record.sent_s is not None:
+                    record.request.arrival_s = record.sent_s
             folder.write_requests(requests_table(recorder))
             folder.write_events(events_table(recorder))
         if manifest["status"] == "begun":  # else it could still say why, but not write its records

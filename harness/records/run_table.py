@@ -42,6 +42,8 @@ def origin(manifest: Mapping[str, Any]) -> str:
     ]
     if in_flight := manifest.get("closed_loop"):
         parts.append(f"closed loop, {in_flight} in flight")
+    if sessions := manifest.get("sessions"):
+        parts.append(f"closed loop within {sessions} sessions")
     if kinds := synthetic_kinds(manifest["dataset"]):
         parts.append(shown(kinds))
     return " · ".join(parts)
@@ -231,6 +233,7 @@ def other_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(name, what there is to say) beside latencies, rates and attainment."""
     return [
         *closed_loop_lines(summary),
+        *session_lines(summary),
         *smoothness_lines(summary),
         *steady_lines(summary),
         *device_lines(summary),
@@ -246,6 +249,33 @@ def closed_loop_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{kept['concurrency']} requests in flight ({found}); each is sent when another has "
             "ended, and the schedule's arrival times are not used",
         )
+
+
+def session_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """First and later turns apart, and what a prefix cache had of them."""
+    if not (sessions := summary.get("sessions")):
+        return
+    yield (
+        "sessions",
+        f"{sessions['num_sessions']}, a closed loop within each: a turn is sent when the answer "
+        "before has ended and its user has thought",
+    )
+    for kind in ("first", "later"):
+        turns = sessions[kind]
+        if turns["num_requests"]:
+            ttft = (f"{name} {cell(turns['ttft_s'], key)}" for key, name in COLUMNS.items())
+            yield (
+                f"{kind} turns",
+                f"{turns['num_requests']}: TTFT {', '.join(ttft)}{_cached(turns)}",
+            )
+
+
+def _cached(turns: Mapping[str, Any]) -> str:
+    """Nothing where nobody said what was cached."""
+    cached, prompts = turns["cached_tokens"], turns["prompt_tokens"]
+    return (
+        "" if cached is None or not prompts else f"; {cached / prompts:.1%} of the prompts cached"
+    )
 
 
 def smoothness_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from harness.records import sessions
 from harness.records.record import Chunk, Recorder, Segment, TokenRecord
 
 BATCH_REQUESTS = 2_000  # keeps temporary arrays so small that memory once had is used again
@@ -61,12 +62,15 @@ EVENTS = pa.schema(
 
 
 def requests_table(recorder: Recorder) -> pa.Table:
-    """One row per scheduled request, in the schedule's order; times as in the recorder."""
+    """One row per scheduled request, in the schedule's order; times as in the recorder. Of sessions
+    it has further columns."""
     records = iter(recorder.records.values())
+    turns = any(record.request.turn is not None for record in recorder.records.values())
+    schema = pa.unify_schemas([REQUESTS, sessions.COLUMNS]) if turns else REQUESTS
     batches = []
     while batch := list(islice(records, BATCH_REQUESTS)):
-        batches.append(_batch(batch))
-    return pa.Table.from_batches(batches, schema=REQUESTS)
+        batches.append(_batch(batch, schema))
+    return pa.Table.from_batches(batches, schema=schema)
 
 
 def events_table(recorder: Recorder) -> pa.Table:
@@ -86,7 +90,7 @@ def _encoded(objects: list[dict[str, Any]]) -> list[str]:
     return text[1:-1].removesuffix(between).split(f"{between}, ") if objects else []
 
 
-def _batch(records: Sequence[TokenRecord]) -> pa.RecordBatch:
+def _batch(records: Sequence[TokenRecord], schema: pa.Schema) -> pa.RecordBatch:
     requests = [record.request for record in records]
     columns: dict[str, Any] = {
         name: list(map(attrgetter(name), rows))
@@ -96,7 +100,9 @@ def _batch(records: Sequence[TokenRecord]) -> pa.RecordBatch:
     # Only text that UTF-8 can hold: one lone surrogate would cost the file of all requests.
     columns["error"] = [record.error.encode(errors="replace").decode() for record in records]
     columns["token_times_s"], columns["chunk_tokens"] = _token_lists(records)
-    return pa.record_batch(columns | _reported(records), schema=REQUESTS)
+    if schema is not REQUESTS:
+        columns |= sessions.columns(requests)
+    return pa.record_batch(columns | _reported(records), schema=schema)
 
 
 def _reported(records: Sequence[TokenRecord]) -> dict[str, Any]:

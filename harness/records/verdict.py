@@ -89,7 +89,7 @@ def rules(run: Evidence) -> list[Rule]:
         _something_to_measure(run.log), faults_struck(run.devices.get("faults", ())),
     ]  # fmt: skip
     idle = {
-        "asked rate": run.kept is not None,
+        "asked rate": not run.asks_rate,
         "concurrency kept": run.kept is None,
         "stamped in time": lag is None,
         "the prompts asked for": answers is None,
@@ -216,7 +216,7 @@ def _concurrency_kept(found: Kept | None) -> Checked:
 def _asked_rate(run: Evidence) -> Checked:
     """Compares the rate of the requests that were sent with the rate asked for those same
     requests; a shift within MAX_LAG_S over the whole schedule is no miss, however short it is."""
-    if run.kept is not None:
+    if not run.asks_rate:
         return "", []
     was_sent = np.isfinite(run.log.sent_s)
     asked = rate_per_s(run.log.arrival_s[was_sent])

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.configuration.checks import one_of
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.schedule import Schedule
+from harness.sessions import Sessions
 
 FIT_CONTEXT = ("truncate", "refuse")
 
@@ -44,7 +46,8 @@ def models_of_schedule(
 
 
 def fit_context(schedule: Schedule, models: Mapping[str, ModelSpec], fit_context: str) -> Schedule:
-    """Cuts outputs to half of the model's positions and prompts to what the output leaves.
+    """Cuts outputs to half of the model's positions and prompts to what the output leaves. A
+    session ends before its first turn that does not fit.
 
     Unchanged where everything fits. With "refuse", a request that does not fit is a UsageError.
     """
@@ -61,6 +64,8 @@ def fit_context(schedule: Schedule, models: Mapping[str, ModelSpec], fit_context
             f"{models[schedule.model[row]].name} ({int(over.sum())} requests do); set "
             "fit_context=truncate or a longer model.max_position"
         )
+    if schedule.sessions is not None:
+        return _shortened(schedule, schedule.sessions, over, int(positions[row]))
     prompt, output = schedule.prompt_tokens, schedule.output_tokens
     output = np.where(over, np.minimum(output, positions // 2), output)
     prompt = np.where(over, np.minimum(prompt, positions - output), prompt)
@@ -76,3 +81,21 @@ def fit_context(schedule: Schedule, models: Mapping[str, ModelSpec], fit_context
     return replace(
         schedule, prompt_tokens=prompt, output_tokens=output, provenance=provenance, prompts=prompts
     )
+
+
+def _shortened(
+    schedule: Schedule, sessions: Sessions, over: npt.NDArray[np.bool_], positions: int
+) -> Schedule:
+    """Without the turns that are `over` and, since prompts grow, all behind them."""
+    keep = np.flatnonzero(~over)
+    if not len(keep):
+        raise UsageError(f"no session's first turn fits the model's {positions} positions")
+    step = f"{int(over.sum())} turns left out: with them sessions exceed {positions} positions"
+    provenance = replace(schedule.provenance, steps=[*schedule.provenance.steps, step])
+    assert schedule.shared is not None, "sessions have streams"
+    return replace(
+        schedule, arrival_s=schedule.arrival_s[keep], model=[schedule.model[i] for i in keep],
+        prompt_tokens=schedule.prompt_tokens[keep], output_tokens=schedule.output_tokens[keep],
+        shared=[schedule.shared[i] for i in keep], provenance=provenance,
+        sessions=Sessions(sessions.session[keep], sessions.think_s[keep]),
+    )  # fmt: skip

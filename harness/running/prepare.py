@@ -116,6 +116,11 @@ def prepare(composed: DictConfig) -> Prepared:
     client = typed(config["client"], ClientConfig, "client")
     require_arrivals_matter(client, config["workload"])
     schedule = build(config["workload"], "workload", data=data, seed=options.seed).schedule()
+    require(
+        schedule.sessions is None or client.concurrency is None,
+        f"client.concurrency={client.concurrency}: a session sends its next turn after the answer "
+        "before; leave it at null, and say how many sessions begin with workload.rate_per_s",
+    )
     specs, chosen = model_set(config)
     shared = chosen.shared_checkpoints
     models = models_of_schedule(schedule, specs, chosen.cycle, shared_checkpoints=shared)

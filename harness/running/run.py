@@ -27,6 +27,7 @@ from harness.running.interrupts import check
 from harness.running.prepare import Prepared, announce, prepare
 from harness.running.serve import serve
 from harness.running.sweep_points import mark
+from harness.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ def describe(parts: Prepared, identity: Identity, command: Command) -> dict[str,
         "started_utc": utc(datetime.now(UTC)),
         "ended_utc": None,
         "closed_loop": parts.client.concurrency,
+        **_sessions(parts.schedule),
         "seeds": {"seed": parts.options.seed},
         "hardware": asdict(parts.hardware),
         "engine": {},
@@ -143,6 +145,11 @@ def describe(parts: Prepared, identity: Identity, command: Command) -> dict[str,
         "schedule_sha256": parts.schedule.sha256(),
         **surroundings(),
     }
+
+
+def _sessions(schedule: Schedule) -> dict[str, int]:
+    """How many sessions there are; nothing where there are none."""
+    return {} if schedule.sessions is None else {"sessions": len({*schedule.sessions.session})}
 
 
 def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any]) -> None:

@@ -33,12 +33,12 @@ from harness.request import Request
 from harness.running import faults
 from harness.running.capacity_check import check_capacity
 from harness.running.client import Client
-from harness.running.client_config import ClientConfig
 from harness.running.closed_loop import ClosedLoop
 from harness.running.dashboard import Dashboard
 from harness.running.interrupts import check
 from harness.running.prepare import LIVE, Prepared, announce
 from harness.running.progress import ProgressBar
+from harness.running.session_loop import SessionLoop
 from harness.running.tracking import EachSecond
 from harness.system import System
 
@@ -124,7 +124,7 @@ def _serve(
     with parts.engine.start(experiment) as cluster:
         check_capacity(parts.schedule, cluster)
         system = _system(parts, loop, cluster)
-        client = _client(parts.client, loop, recorder, system)
+        client = _client(parts, loop, recorder, system)
         with (
             faults.striking(parts.faults, cluster, loop, recorder),
             _shown(parts, recorder, cluster) as bar,
@@ -178,7 +178,10 @@ class Player(Protocol):
         """Sends `requests` and returns when each has ended."""
 
 
-def _client(config: ClientConfig, loop: Loop, recorder: Recorder, system: System) -> Player:
+def _client(parts: Prepared, loop: Loop, recorder: Recorder, system: System) -> Player:
+    config = parts.client
+    if parts.schedule.sessions is not None:
+        return SessionLoop(config.drain_s, loop=loop, recorder=recorder, system=system)
     if config.concurrency is None:
         return Client(config, loop=loop, recorder=recorder, system=system)
     many, drain_s = config.concurrency, config.drain_s
