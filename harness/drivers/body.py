@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from harness.model_spec import ModelSpec
-from harness.prompts import FIRST_ID, prompt_ids, require_in_vocabulary
+from harness.prompts import FIRST_ID, prompt_ids, require_in_vocabulary, said, turns_before
 from harness.records.record import TokenRecord
 from harness.request import Request
 
@@ -25,12 +25,14 @@ def completion_body(
     models: Mapping[str, ModelSpec], name: str | None, seed: int, extra: Mapping[str, Any]
 ) -> Callable[[Request], bytes]:
     """Makes bodies for /completions, with the prompt as token ids. `name`: the model to ask for
-    instead of the request's own model name."""
+    instead of the request's own model name. Of a session's turns the answers' ids are asked for,
+    which the next prompts have."""
 
     def body(request: Request) -> bytes:
         require_in_vocabulary([request], models)
         ids = prompt_ids(request, models[request.model].vocab_size, seed)
-        return _encode({"prompt": ids}, request, name, extra)
+        told = {} if request.turn is None else {"return_token_ids": True}
+        return _encode({"prompt": ids} | told, request, name, extra)
 
     return body
 
@@ -38,15 +40,21 @@ def completion_body(
 def chat_body(name: str | None, seed: int, extra: Mapping[str, Any]) -> Callable[[Request], bytes]:
     """Makes bodies for /chat/completions, with the real prompt's text, or as many short words as
     the prompt has tokens. The server's chat template and tokenizer decide how many tokens that
-    really is."""
+    really is. Of a session's later turns the messages before come first, with the real answers."""
 
     def words(request: Request) -> str:
-        ids = prompt_ids(request, FIRST_ID + len(WORDS), seed)
+        if request.prompt is not None:
+            return request.prompt.text
+        ids = said(request, FIRST_ID + len(WORDS), seed)
         return " ".join(WORDS[i - FIRST_ID] for i in ids)
 
     def body(request: Request) -> bytes:
-        text = words(request) if request.prompt is None else request.prompt.text
-        return _encode({"messages": [{"role": "user", "content": text}]}, request, name, extra)
+        messages = list[dict[str, Any]]()
+        for before in turns_before(request):
+            messages.append({"role": "user", "content": words(before)})
+            messages.append({"role": "assistant", "content": before.answer})
+        messages.append({"role": "user", "content": words(request)})
+        return _encode({"messages": messages}, request, name, extra)
 
     return body
 
@@ -55,9 +63,11 @@ def prebuilt(
     body: Callable[[Request], bytes], records: Iterable[TokenRecord]
 ) -> Callable[[Request], bytes]:
     """`body`, called now for each request of the run. A long prompt takes milliseconds: later,
-    the client would be late, and every other stream's stamps with it."""
-    bodies = {record.request.request_id: body(record.request) for record in records}
-    return lambda request: bodies[request.request_id]
+    the client would be late, and every other stream's stamps with it. A session's later turns must
+    wait for the answers before."""
+    known = [each.request for each in records if not turns_before(each.request)]
+    bodies = {request.request_id: body(request) for request in known}
+    return lambda request: bodies.get(request.request_id) or body(request)
 
 
 def _encode(

@@ -12,7 +12,7 @@ import ssl
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
@@ -176,13 +176,16 @@ def needed(arrivals_s: Sequence[float], now_s: float) -> int:
 
 
 async def keep_ahead(
-    pools: Sequence[Connections], arrivals_s: Sequence[float], loop: WallLoop, io: IoThread
+    pools: Sequence[Connections],
+    arrivals_s: Callable[[], Sequence[float]],
+    loop: WallLoop,
+    io: IoThread,
 ) -> None:
-    """Has each pool hold, until the last arrival, its part of the connections that the arrivals
-    ahead need; in the run's loop. Which server a request goes to is the system's to say: parts are
-    equal."""
-    while loop.now < arrivals_s[-1]:
-        share = -(-needed(arrivals_s, loop.now) // len(pools))
+    """Has each pool hold its part of the connections that the arrivals ahead need, until
+    `arrivals_s` has none; in the run's loop. Which server a request goes to is the system's to say:
+    parts are equal."""
+    while ahead_s := arrivals_s():
+        share = -(-needed(ahead_s, loop.now) // len(pools))
         for pool in pools:
             io.call(pool.want, share)
         await loop.sleep(LOOK_S)

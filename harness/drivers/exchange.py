@@ -41,7 +41,7 @@ class Exchange:
         self, request: Request, message: bytes, owner: Owner, pool: Connections, io: IoThread
     ) -> None:
         self.request = request
-        self.tally = Tally(request.output_tokens)
+        self.tally = Tally(request.output_tokens, keep=request.turn is not None)
         self.status = 0  # HTTP's; 0: no headers yet
         self._message = message
         self._owner = owner

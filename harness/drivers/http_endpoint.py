@@ -72,6 +72,8 @@ class HttpEndpoint:
         request, tally = exchange.request, exchange.tally
         self.num_corrected += tally.corrected
         self.num_cut += tally.cut is not None
+        if request.turn is not None:
+            request.answer = tally.answer()
         self._io.post(self._recorder.reported, request, tally.reported())
         if exchange.status == 404:
             self._io.post(_stop, f"{self.target.url} answered {error}")

@@ -3,7 +3,7 @@ the client's own lateness and of the server's prefix cache to judge the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from harness.drivers.connections import keep_ahead, needed
@@ -31,7 +31,7 @@ def replaying(
     for pool in pools:
         pool.prepare(max(1, -(-at_start // len(pools))))
     if arrivals_s and in_flight is None:  # else a request has the connection of another
-        loop.spawn(keep_ahead(pools, arrivals_s, loop, io), name="connections")
+        loop.spawn(keep_ahead(pools, _ahead(experiment), loop, io), name="connections")
     before = [_prefix_cache(endpoint) for endpoint in endpoints]
     try:
         yield
@@ -45,6 +45,15 @@ def replaying(
             queried_tokens=now["queries"] - then["queries"] if known else None,
             hit_tokens=now["hits"] - then["hits"] if known else None,
         )  # fmt: skip
+
+
+def _ahead(experiment: Experiment) -> Callable[[], Sequence[float]]:
+    """Tells when requests arrive, until the last has. Of sessions that changes with each answer."""
+    records, loop = [*experiment.recorder.records.values()], experiment.loop
+    if any(record.request.turn is not None for record in records):
+        return lambda: sorted(r.request.arrival_s for r in records if r.status == "scheduled")
+    arrivals_s = [record.request.arrival_s for record in records]
+    return lambda: arrivals_s if loop.now < arrivals_s[-1] else ()
 
 
 def _prefix_cache(endpoint: HttpEndpoint) -> dict[str, float]:

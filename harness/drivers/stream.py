@@ -62,10 +62,12 @@ class EventSplitter:
 
 
 class Tally:
-    """Follows one answer of at most `asked_tokens` tokens, event by event."""
+    """Follows one answer of at most `asked_tokens` tokens, event by event. `keep`: what is said is
+    kept, for the next turn of a session."""
 
-    def __init__(self, asked_tokens: int) -> None:
+    def __init__(self, asked_tokens: int, *, keep: bool = False) -> None:
         self.asked_tokens = asked_tokens
+        self._keeps, self._ids, self._text = keep, list[int](), list[str]()
         self.max_tokens = asked_tokens + max(asked_tokens, MIN_EXCESS_TOKENS)
         self.num_tokens = 0
         self.done = False
@@ -94,6 +96,11 @@ class Tally:
             surplus_tokens=self._surplus_tokens,
             buffered=self.num_tokens > 1 and self._num_chunks <= 1,
         )
+
+    def answer(self) -> list[int] | str:
+        """What was kept: all tokens' ids where the server told them (vLLM's return_token_ids), else
+        the text."""
+        return self._ids if len(self._ids) == self.num_tokens else "".join(self._text)
 
     def read(self, payload: bytes) -> int:
         """The number of tokens that this event brought. StreamError: it reports an error."""
@@ -133,6 +140,8 @@ class Tally:
         if reason := choice.get("finish_reason"):
             self.finish_reason = excerpt(str(reason), 40)
         delta = self._shaped(choice.get("delta") or choice, dict, "delta")
+        if self._keeps:
+            self._keep(self._shaped(choice.get("token_ids") or [], list, "token_ids"), delta)
         seen = 1 if any(delta.get(key) for key in TEXT_KEYS) else 0
         if counted is None:
             self._by_text |= seen > 0
@@ -141,6 +150,13 @@ class Tally:
             self._surplus_tokens += max(0, unseen - seen)
             self._miscounted |= counted < self.num_tokens
         return unseen
+
+    def _keep(self, ids: list[Any], delta: dict[str, Any]) -> None:
+        """Thoughts are left out, as chat templates do."""
+        if not all(type(each) is int for each in ids):
+            raise StreamError(f"event makes no sense, after {self.progress}: token_ids are no ids")
+        self._ids += ids
+        self._text.append(str(delta.get("content") or delta.get("text") or ""))
 
     def _keep_prompt(self, usage: dict[str, Any]) -> None:
         prompt = _count(usage.get("prompt_tokens"))

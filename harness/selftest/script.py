@@ -32,6 +32,7 @@ class Script:
     prompt_tokens: int | None = None  # that usage reports
     cached_tokens: int | None = None  # of those
     usage_tokens: int | None = None  # that the usage at the end claims
+    token_ids: bool = False  # vLLM's return_token_ids: 100 + each token's position
     tool_calls: bool = False  # pieces of a tool call instead of text; chat only
     endless: bool = False  # the stream stays open after [DONE]
     error_bytes: int | None = None  # an error's body is this long
@@ -53,6 +54,8 @@ def events(max_tokens: int, chat: bool, script: Script) -> tuple[Event, ...]:
         choice: dict[str, Any] = {"delta": {"content": text}} if chat else {"text": text}
         if script.tool_calls:
             choice = {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}
+        if script.token_ids:
+            choice["token_ids"] = [100 + each for each in range(position, sent)]
         if sent == total:
             choice["finish_reason"] = "length" if total == asked else "stop"
         event: dict[str, Any] = {"choices": [choice]}
