@@ -1,0 +1,87 @@
+"""Sessions on real workers: a prefix cache changes no token, and finds what the simulator says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from harness.prompts import prompt_ids
+from harness.request import Prompt
+from harness.schedule import Schedule
+from tests.running import model_spec, run_here
+
+ROWS = [(30, 20), (70, 9), (95, 40), (12, 5), (40, 33), (90, 12), (18, 17)]  # of 3 sessions
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> tuple[str, ...]:
+    path = tmp_path / "lengths.csv"
+    lines = [f"{p},{o},{p + o},1" for p, o in ROWS]
+    head = "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio"
+    path.write_text("\n".join([head, *lines]) + "\n")
+    return (
+        "+system=vllm", "+workload=sessions", f"workload.path={path}", "workload.rate_per_s=20",
+        "workload.think.mean_s=0.05", "engine.num_kv_blocks=60", "figure=null",
+    )  # fmt: skip
+
+
+@pytest.mark.live
+@pytest.mark.usefixtures("forked_workers")
+def test_tokens_are_those_without_a_cache_and_hits_those_of_the_simulator(
+    tmp_path: Path, sessions: tuple[str, ...]
+) -> None:
+    live = ("engine=torch", "engine.device=cpu", "engine.num_threads=1")
+    cached = run_here(tmp_path / "cached", *sessions, *live)
+    off = "system.enable_prefix_caching=false"
+    run_here(tmp_path / "plain", *sessions, *live, off)
+    simulated = run_here(tmp_path / "sim", *sessions, "engine=sim")
+    assert cached["num_completed"] == len(ROWS)
+    assert tokens(tmp_path / "cached") == tokens(tmp_path / "plain")
+    assert hits(tmp_path / "cached") == hits(tmp_path / "sim")
+    assert sum(hits(tmp_path / "cached").values()) > 0
+    assert cached["sessions"]["later"]["cached_tokens"] == sum(hits(tmp_path / "cached").values())
+    assert simulated["sessions"]["first"]["cached_tokens"] == 0
+    manifest = json.loads((tmp_path / "sim" / "manifest.json").read_text())
+    assert manifest["sessions"] == 3
+
+
+def tokens(run: Path) -> dict[int, list[int]]:
+    table = pq.read_table(run / "tokens.parquet").to_pydict()
+    return dict(zip(table["request_id"], table["token_ids"], strict=True))
+
+
+def hits(run: Path) -> dict[int, int]:
+    table = pq.read_table(run / "requests.parquet").to_pydict()
+    return dict(zip(table["request_id"], table["cached_tokens"], strict=True))
+
+
+@pytest.mark.live
+@pytest.mark.usefixtures("forked_workers")
+def test_each_turn_is_answered_as_its_whole_conversation_sent_at_once(
+    tmp_path: Path, sessions: tuple[str, ...]
+) -> None:
+    live = ("engine=torch", "engine.device=cpu", "engine.num_threads=1", "figure=null")
+    run_here(tmp_path / "run", *sessions, *live)
+    given = tokens(tmp_path / "run")
+    schedule = Schedule.load(tmp_path / "run" / "schedule.parquet")
+    said: dict[int, list[int]] = {}  # of each session, prompts and answers so far
+    ids = []
+    for request in schedule.requests():
+        assert request.turn is not None
+        request.answer = given[request.request_id]
+        whole = prompt_ids(request, model_spec("tiny-llama").vocab_size, 0)
+        before = said.get(request.turn.session, [])
+        assert whole[: len(before)] == before
+        said[request.turn.session] = whole + request.answer
+        ids.append(whole)
+    alone = replace(
+        schedule, sessions=None, shared=None, prompts=[Prompt.of("", each, each) for each in ids]
+    )
+    alone.save(tmp_path / "alone.parquet")
+    words = ("+system=vllm", "+workload=trace", f"workload.path={tmp_path}/alone.parquet")
+    run_here(tmp_path / "alone", *words, *live)
+    assert tokens(tmp_path / "alone") == given
