@@ -23,7 +23,7 @@ from harness.records.device_events import Event
 from harness.records.evidence import MAX_SURPLUS_SHARE, Evidence, rate_per_s
 from harness.records.percentiles import distribution
 from harness.records.slo import Slo
-from harness.records.smoothness import summarise_fluidity, summarise_stalls
+from harness.records.smoothness import summarise_fluidity, summarise_qoe, summarise_stalls
 from harness.records.steady import summarise_steady
 from harness.records.token_log import Floats, TokenLog
 from harness.records.verdict import judge
@@ -69,7 +69,7 @@ def summarise(
     steady: the same from the end of the warm-up to the last arrival, or why there is no such time.
     receive_lag_s and answers are of servers behind a socket. Where these do not say when tokens
     came (verdict's notes), what rests on single tokens is None: tbt_s, itl_chunk_s, attainment
-    by token and time, fluidity_index and stalls. Where answers may end by themselves
+    by token and time, fluidity_index, qoe and stalls. Where answers may end by themselves
     (engine.allow_early_end), those that did were asked for no more tokens than they had.
     """
     run = Evidence.of(table, events, simulated=simulated)
@@ -103,6 +103,7 @@ def summarise(
         "goodput_per_s": _per_s(attained.good.sum(), duration_s),
         "intervals_95": uncertainty.of_run(_finite(log), attained.good, duration_s),
         "fluidity_index": summarise_fluidity(log, slo) if times_known else None,
+        "qoe": summarise_qoe(log, slo) if times_known else None,
         "stalls": summarise_stalls(log, stall_s) if times_known else None,
         "steady": summarise_steady(log, run.course, attained, times_known),
         "models": _by_model(table, attained, times_known),

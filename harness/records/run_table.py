@@ -279,13 +279,17 @@ def _cached(turns: Mapping[str, Any]) -> str:
 
 
 def smoothness_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The fluidity index where a request was not fluid, and stalls where there were any."""
+    """The fluidity index where a request was not fluid, QoE where one was not good, and stalls
+    where there were any."""
     if (fluidity := summary.get("fluidity_index")) and fluidity["fluid_share"] < 1:
         yield (
             "fluidity index",
             f"mean {fluidity['mean']:.3f}; {share(fluidity['fluid_share'])} of the requests have "
             "at least 0.9",
         )
+    if (qoe := summary.get("qoe")) and qoe["good_share"] < 1:
+        good = share(qoe["good_share"])
+        yield "QoE", f"mean {qoe['mean']:.3f}; {good} of the requests have at least 0.9"
     if (stalls := summary.get("stalls")) and stalls["count"]:
         yield (
             "stalls",

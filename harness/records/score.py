@@ -1,8 +1,8 @@
 """Scores finished runs under other SLOs, without running them again.
 
 --slo takes an option of conf/slo, or limits in seconds, or both: --slo chat, --slo ttft_s=0.5,
---slo kunserve,baseline=RUN. A limit that is not given is the run's own. Attainment and goodput are
-computed from the times of all tokens, as in summary.json. A system that reads its SLO, as
+--slo kunserve,baseline=RUN. A limit that is not given is the run's own. Attainment, QoE and goodput
+are computed from the times of all tokens, as in summary.json. A system that reads its SLO, as
 Aegaeon does, was run for its own.
 """
 
@@ -31,6 +31,7 @@ from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import numbers_table, share
 from harness.records.slo import Slo, slo_of
+from harness.records.smoothness import qoe_of_requests
 from harness.records.token_log import TokenLog
 
 LIMITS = [field.name for field in fields(Slo.Config) if field.name != "name"]
@@ -50,6 +51,7 @@ def scored(run: FinishedRun, slo: Slo) -> dict[str, Any]:
         "request": attained.request,
         "token": attained.token if known else None,
         "time": attained.time if known else None,
+        "qoe": float(qoe_of_requests(log, slo).mean()) if known else None,
         "goodput_per_s": good / log.duration_s if log.duration_s > 0 else None,
     }
 
@@ -84,10 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = about.parse_args(arguments)
     runs = [FinishedRun.load(path) for path in chosen.runs]
     rows = [scored(run, slo_named(words, run)) for run in runs for words in chosen.slo]
-    table = numbers_table("run", ("SLO", "TTFT", "TBT", "requests", "tokens", "time", "goodput/s"))
+    names = ("SLO", "TTFT", "TBT", "requests", "tokens", "time", "QoE", "goodput/s")
+    table = numbers_table("run", names)
     table.columns[1].justify = "left"
     shown: tuple[Callable[[Any], str], ...] = (
-        escape, escape, seconds, seconds, share, share, share, number,
+        escape, escape, seconds, seconds, share, share, share, number, number,
     )  # fmt: skip
     for row in rows:
         table.add_row(*(show(value) for show, value in zip(shown, row.values(), strict=True)))

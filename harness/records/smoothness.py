@@ -1,4 +1,4 @@
-"""How smoothly answers streamed: stalls, and Etalon's fluidity index.
+"""How smoothly answers streamed: stalls, Etalon's fluidity index and Andes's QoE.
 
 Means and pooled percentiles of TBT hide a single long wait in the middle of an answer; these do
 not. Pure functions over the token log.
@@ -15,6 +15,7 @@ from harness.records.slo import Slo
 from harness.records.token_log import Floats, TokenLog
 
 FLUID = 0.9  # the least index of a fluid request (Etalon: at most a tenth of the deadlines missed)
+GOOD_QOE = 0.9  # the least acceptable QoE (Andes's threshold)
 
 
 def summarise_stalls(log: TokenLog, stall_s: float) -> dict[str, Any]:
@@ -62,3 +63,31 @@ def summarise_fluidity(log: TokenLog, slo: Slo) -> dict[str, float]:
     """`fluidity_index` of summary.json: over all requests, those that failed among them."""
     indices = fluidity_indices(log, slo)
     return {"mean": float(indices.mean()), "fluid_share": float((indices >= FLUID).mean())}
+
+
+def qoe_of_requests(log: TokenLog, slo: Slo) -> Floats:
+    """Each request's QoE (Andes, arXiv 2404.16283, section 3.1, as its code computes it): the area
+    under the tokens that a reader has read by a time T, over that under the expected ones.
+
+    A reader who has the tokens reads one in slo.tbt_s, from slo.ttft_s after the arrival on;
+    expected is that no token is waited for. T is when the last token has been read. Where tokens
+    asked for never came, T has no end, and the ratio of the areas is the share that came.
+    """
+    late_s = lateness_s(log, slo)
+    found: Floats = np.where(log.num_tokens > 0, 1.0, 0.0)
+    for row in np.flatnonzero(log.largest(late_s, -np.inf) > GRACE_S):
+        count = int(log.num_tokens[row])
+        own_s = late_s[log.start[row] : log.start[row] + count]
+        # The reading of a token is behind by the most that it or one before it was late.
+        behind_s = np.maximum.accumulate(np.maximum(own_s, 0.0))
+        expected = count * behind_s[-1] + count**2 * slo.tbt_s / 2
+        found[row] = 1 - behind_s.sum() / expected
+    short = log.num_tokens < log.asked_tokens
+    found[short] = (log.num_tokens / log.asked_tokens)[short]
+    return found
+
+
+def summarise_qoe(log: TokenLog, slo: Slo) -> dict[str, float]:
+    """`qoe` of summary.json: over all requests, those that failed among them."""
+    found = qoe_of_requests(log, slo)
+    return {"mean": float(found.mean()), "good_share": float((found >= GOOD_QOE).mean())}
