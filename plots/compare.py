@@ -2,7 +2,8 @@
 schedule also how each request's TTFT and E2E differ from the first run's.
 
 Runs of different schedules, models or SLOs may be put side by side, but table and figure then say
-so, and no ratio is given across what does not compare (`harness.comparing.conditions`).
+so, and no ratio is given across what does not compare (`harness.comparing.conditions`). Bars across
+a simulated TTFT are the simulator's band.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import COLUMNS, LATENCIES, absent, captions, seeds
 from harness.records.token_log import TokenLog
+from plots.panels import simulator_bands
 from plots.style import (
     PALETTE,
     cdf,
@@ -50,7 +52,9 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
         log = TokenLog.from_table(run.requests)
         series = over_time(run.requests, step_s)
         gaps = log.tbt_s()
-        cdf(ttft, log.ttft_s[log.started], color=colour, label=label)
+        ttft_s = log.ttft_s[log.started]
+        cdf(ttft, ttft_s, color=colour, label=label)
+        simulator_bands(ttft, run, "ttft_s", ttft_s, colour)
         cdf(tbt, gaps[gaps > 0], color=colour)
         came = np.isfinite(series["mean_ttft_s"])
         means.plot(series["time_s"][came], series["mean_ttft_s"][came], color=colour)

@@ -15,6 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
 
+from harness.records.run_folder import FinishedRun
+from harness.records.simulator_band import bands
 from plots.style import log_scale
 
 SHARES = np.linspace(0.0, 1.0, 201)  # the shares that a CDF in a table has
@@ -84,6 +86,20 @@ def _same(curve: pd.Series, other: pd.Series) -> bool:
     values = np.concatenate([curve.to_numpy(), other.to_numpy()])
     slack = np.maximum(SAME * max(float(np.ptp(values)), 1e-12), 2 * SAME * other[common].abs())
     return bool((np.abs(curve[common] - other[common]) <= slack).mean() >= 0.9)
+
+
+def simulator_bands(
+    axes: Axes, run: FinishedRun, latency: str, values_s: npt.NDArray[np.float64], colour: Any
+) -> None:
+    """Draws bars across the CDF of a simulated run's `latency`, a key of its summary with these
+    values: where a real engine's mean and percentiles may lie, as far as parity has points."""
+    found = bands(run.manifest, run.summary)
+    for statistic, value_s in run.summary[latency].items():
+        band = found.get(f"{latency}.{statistic}")
+        if band is not None and value_s is not None:
+            mean = float((values_s <= value_s).mean())
+            share = mean if statistic == "mean" else float(statistic[1:]) / 100
+            axes.hlines(share, *band.real(value_s), color=colour, lw=4, alpha=0.35)
 
 
 def quantiles(values: npt.ArrayLike) -> pd.DataFrame:

@@ -64,7 +64,7 @@ def page(run: FinishedRun) -> str:
         title=title(run.manifest),
         name=run.path.resolve().name,
         origin=origin(run.manifest),
-        simulator=run_table.simulator([run.manifest]),
+        simulator=_simulator(run),
         manifest=run.manifest,
         summary=run.summary,
         rules=_rules(run, events.filter(pc.is_in(events["kind"], JUDGED)).to_pylist()),
@@ -82,6 +82,13 @@ def page(run: FinishedRun) -> str:
         code_hash=code_hash,
         seeds=run_table.seeds(run.manifest),
     )
+
+
+def _simulator(run: FinishedRun) -> list[str]:
+    if not run.manifest["simulated"]:
+        return []
+    band = run_table.band_line(run.manifest, run.summary)
+    return [*run_table.simulator([run.manifest]), f"band: {band}"]
 
 
 def template(name: str) -> jinja2.Template:

@@ -9,13 +9,15 @@ from matplotlib.axes import Axes
 
 from harness.records.metrics import over_time
 from harness.records.run_folder import FinishedRun
-from harness.records.run_table import title
+from harness.records.run_table import LATENCIES, title
 from harness.records.token_log import Floats, TokenLog
+from plots.panels import simulator_bands
 from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp_runs, thinned
 
 
 def draw(run_dir: Path) -> Path:
-    """Makes `run_dir`/run.png from the run's other files and returns its path."""
+    """Makes `run_dir`/run.png from the run's other files and returns its path. Bars across a
+    simulated latency are the simulator's band."""
     run = FinishedRun.load(run_dir)
     log = TokenLog.from_table(run.requests)
     series = over_time(run.requests, interval_s(run.summary["duration_s"]))
@@ -23,8 +25,12 @@ def draw(run_dir: Path) -> Path:
     _rates(rates, series)
     _ttft(ttft, log, run.summary["slo"]["ttft_s"])
     gaps = log.tbt_s()  # those of 0 s, inside a chunk, have no place on a logarithmic axis
-    for name, values in {"TBT": gaps[gaps > 0], "TTFT": log.ttft_s, "E2E": log.e2e_s}.items():
-        cdf(latency, values[np.isfinite(values)], label=name)
+    shown = {"tbt_s": gaps[gaps > 0], "ttft_s": log.ttft_s, "e2e_s": log.e2e_s}
+    for (key, values), colour in zip(shown.items(), PALETTE, strict=False):
+        known = values[np.isfinite(values)]
+        cdf(latency, known, color=colour, label=LATENCIES[key])
+        if key != "tbt_s":  # drawn without its gaps of 0 s
+            simulator_bands(latency, run, key, known, colour)
     latency.set_title("Latency")
     latency.legend()
     _load(load, series)

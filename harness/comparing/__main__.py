@@ -7,7 +7,8 @@ unequal budgets (devices, KV memory, versions, SLOs) and INVALID runs are refuse
 The 95 % interval is a block bootstrap over requests, and Student's t over seeds where that is
 wider. --floor N RUN repeats a live run N times, and keeps in its folder how far repeats differ on
 this machine. A live difference must exceed this floor where there is one; a single pair of live
-runs cannot be judged without it.
+runs cannot be judged without it. A simulated difference is a tie where the simulator's bands of
+both sides overlap; without parity points there is no band, and the table says so.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich.table import Table
 
 from harness.comparing import noise_floor
 from harness.comparing.arms import Arm, arms, pairs, unequal
+from harness.comparing.bands import TIE, within_band
 from harness.comparing.paired import Difference, differences, measured
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
@@ -34,7 +36,7 @@ from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, numbers_table
 from harness.records.slo import slo_of
 
-STYLES = {"better": "green", "worse": "red"}
+STYLES = {"better": "green", "worse": "red", TIE: "yellow"}
 
 
 def judge(found: Difference, floor: float | None, *, live: bool, seeds: int) -> Difference:
@@ -60,10 +62,12 @@ def compare(reference: Arm, other: Arm) -> list[Difference]:
     runs = [run for pair in paired.values() for run in pair]
     floors = noise_floor.floor(runs)
     live = any(not run.manifest["simulated"] for run in runs)
-    return [
+    judged = [
         judge(each, (floors or {}).get(each.metric.name), live=live, seeds=len(paired))
         for each in differences(*sides)
     ]
+    first, second = zip(*paired.values(), strict=True)
+    return [within_band(each, first, second) for each in judged]
 
 
 def table(reference: Arm, other: Arm, judged: Sequence[Difference], said: Sequence[str]) -> Table:
@@ -138,9 +142,15 @@ def compared(paths: Sequence[Path], *, anyway: bool, out: Path | None) -> Iterat
     for other in others:
         judged = compare(first, other)
         rows += [as_row(first, other, each) for each in judged]
-        yield table(first, other, judged, said)
+        yield table(first, other, judged, [*said, *_without_band(runs, judged)])
     if out is not None:
         write_text(out, json.dumps(rows, indent=1) + "\n")
+
+
+def _without_band(runs: Sequence[FinishedRun], judged: Sequence[Difference]) -> list[str]:
+    names = ", ".join(each.metric.name for each in judged if each.bands is None)
+    simulated = any(run.manifest["simulated"] for run in runs)
+    return [f"no parity points, so no simulator's band: {names}"] if simulated and names else []
 
 
 @ends_in_order

@@ -24,15 +24,18 @@ from harness.records.slo import Slo
 from harness.records.token_log import Floats, TokenLog
 
 Statistic = Callable[[Floats], Any]  # a float, or numpy's
+Ends = tuple[float, float]
 RESAMPLES = 2000
 SEED = 0  # of the resampling: the same runs give the same interval
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`of`: the values of a run's requests, as `measured` names them."""
+    """`key`: its name in summary.json. `of`: the values of a run's requests, as `measured` names
+    them."""
 
     name: str
+    key: str
     unit: str
     of: str
     statistic: Statistic
@@ -45,14 +48,29 @@ class Metric:
         return float(self.statistic(values[np.isfinite(values)]))
 
 
+def _p99(values: Floats) -> Any:
+    return np.percentile(values, 99)
+
+
 METRICS = (
-    Metric("TTFT mean", "s", "ttft_s", np.mean),
-    Metric("TTFT P50", "s", "ttft_s", np.median, min_requests=min_samples(50)),
-    Metric("TTFT P99", "s", "ttft_s", lambda v: np.percentile(v, 99), min_requests=min_samples(99)),
-    Metric("TPOT mean", "s", "tpot_s", np.mean),
-    Metric("E2E mean", "s", "e2e_s", np.mean),
-    Metric("SLO, requests", "share", "good", np.mean, higher_is_better=True),
-    Metric("SLO, tokens", "share", "on_time", np.mean, higher_is_better=True),
+    Metric("TTFT mean", "ttft_s.mean", "s", "ttft_s", np.mean),
+    Metric("TTFT P50", "ttft_s.p50", "s", "ttft_s", np.median, min_requests=min_samples(50)),
+    Metric(
+        "TTFT P99",
+        "ttft_s.p99",
+        "s",
+        "ttft_s",
+        lambda v: np.percentile(v, 99),
+        min_requests=min_samples(99),
+    ),
+    Metric("TPOT mean", "tpot_s.mean", "s", "tpot_s", np.mean),
+    Metric("E2E mean", "e2e_s.mean", "s", "e2e_s", np.mean),
+    Metric(
+        "SLO, requests", "slo_attainment.request", "share", "good", np.mean, higher_is_better=True
+    ),
+    Metric(
+        "SLO, tokens", "slo_attainment.token", "share", "on_time", np.mean, higher_is_better=True
+    ),
 )
 
 
@@ -71,7 +89,9 @@ class Difference:
     high: float
     num_requests: int  # that have the value in both runs, over all pairs; others are left out
     floor: float | None = None  # what repeats of one run differ by; None: not measured, simulated
-    verdict: str = ""  # better, worse or cannot tell, and why not if it is not for the interval
+    # Where real engines' values of the reference and of the other may lie; None: no band.
+    bands: tuple[Ends, Ends] | None = None
+    verdict: str = ""  # better, worse, tie or cannot tell, and why not if not for the interval
 
 
 def measured(run: FinishedRun, slo: Slo) -> dict[str, Floats]:

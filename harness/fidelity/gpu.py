@@ -32,6 +32,7 @@ from harness.fidelity.gpu_page import SAME, page
 from harness.fidelity.replay import COLUMNS, FOUND, PROFILE, Load, engine_config, simulated
 from harness.fidelity.requests import METRICS, RUNS, Run, curves, replay_run
 from harness.files import make_folder, write_text
+from harness.records.simulator_band import BELOW, SATURATED
 
 # Busy: decodes and prompts at once, by Little's law, over max_num_seqs.
 LIGHT, KNEE = 0.3, 0.8
@@ -141,14 +142,15 @@ def predictions(published: Path | None) -> pd.DataFrame:
 
 
 def by_device(rows: pd.DataFrame, single: pd.DataFrame) -> dict[str, Any]:
-    """The error of a GPU under PROFILE, of held-out points, signed and absolute, for captions.
-    Keyed by the device, as hardware.device has it, then by profile."""
-    metrics = (*METRICS, "capacity")
+    """The error of a GPU under PROFILE, of held-out points, signed and absolute, for captions and
+    bands. Keyed by the device, as hardware.device has it, then by profile."""
+    metrics, keys = (*METRICS, "capacity"), ["gpu", "regime"]
     columns = [*(f"{metric}_mean_s_error_pct" for metric in METRICS), "capacity_per_s_error_pct"]
-    points = rows[rows.held_out].set_index("gpu")[columns].set_axis(metrics, axis=1)
-    boards = single.set_index("gpu")[[f"sim_{metric}_error_pct" for metric in METRICS]]
+    points = rows[rows.held_out].set_index(keys)[columns].set_axis(metrics, axis=1)
+    boards = single.set_index(keys)[[f"sim_{metric}_error_pct" for metric in METRICS]]
     both = pd.concat([points, boards.set_axis(METRICS, axis=1)]).reset_index()
-    errors = both.melt("gpu", var_name="metric", value_name="error").dropna()
+    both["regime"] = np.where(both.regime.isin(("saturated", "KV-bound")), SATURATED, BELOW)
+    errors = both.melt(keys, var_name="metric", value_name="error").dropna()
     found: dict[str, Any] = {}
     for (gpu, metric), part in errors.groupby(["gpu", "metric"]):
         device = zoo.device(str(gpu)).device
@@ -157,5 +159,9 @@ def by_device(rows: pd.DataFrame, single: pd.DataFrame) -> dict[str, Any]:
         by_metric[str(metric)] = {
             "points": len(part), "mean_abs_error_pct": round(part.error.abs().mean(), 1),
             "mean_error_pct": round(part.error.mean(), 1), "worst_error_pct": round(worst, 1),
+            "errors_pct": {
+                str(load): sorted(of_load.error.round(1).tolist())
+                for load, of_load in part.groupby("regime")
+            },
         }  # fmt: skip
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -18,6 +19,7 @@ from rich.text import Text
 
 from harness.records.numbers import number, seconds
 from harness.records.percentiles import min_samples
+from harness.records.simulator_band import bands, regime
 from harness.records.simulator_error import NOT_MEASURED_ELASTIC, simulator_error
 from harness.schedule import shown, synthetic_kinds
 
@@ -77,6 +79,26 @@ def simulator(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     said = list(dict.fromkeys([*said, *([NOT_MEASURED_ELASTIC] if elastic else [])]))
     return [*said, f"iteration times: {'; '.join(times)}"] if times else said
+
+
+def band_line(manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Where a real engine's numbers may lie, by parity; or that parity has no point for this."""
+    found, load = bands(manifest, summary), regime(summary)
+    if not found:
+        return f"none: no five parity points of this device and engine, {load}"
+    told = []
+    for key, column in product(("ttft_s", "tpot_s"), ("mean", "p50", "p99")):
+        value = summary[key][column]
+        if value is not None and (band := found.get(f"{key}.{column}")):
+            low, high = map(seconds, band.real(value))
+            told.append(f"{LATENCIES[key]} {COLUMNS[column]} {low} to {high}")
+    tokens = summary["slo_attainment"]["token"]
+    if tokens is not None and (band := found.get("slo_attainment.token")):
+        low, high = map(share, band.real(tokens))
+        told.append(f"tokens within SLO {low} to {high}")
+    some = next(iter(found.values()))
+    points = f"of {some.num_points} parity points {load}, which cover {some.coverage:.0%}"
+    return f"on a real engine, by the errors {points}: {', '.join(told)}"
 
 
 def captions(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -209,6 +231,7 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     grid.add_row("from", origin(manifest))
     if said := simulator([manifest]):
         grid.add_row("simulator", escape("; ".join(said).removeprefix("simulator ")))
+        grid.add_row("its band", escape(band_line(manifest, summary)))
     style = "green" if verdict["status"] == "VALID" else "bold red"
     grid.add_row("verdict", Text(verdict["status"], style=style))
     return grid

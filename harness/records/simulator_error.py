@@ -24,18 +24,21 @@ def simulator_error(
     """One line for runs on `device`, as the hardware profile called `profile` has it, with
     iteration times from `sources` ("measured", "device law", "datasheet"). `engine`: the engine's
     profile (`engine.profile`); None: a run from before there were any."""
-    by_metric = _gpu_errors().get(device, {}).get(engine or "")
+    by_metric = gpu_errors().get(device, {}).get(engine or "")
     if by_metric:
         return _of_gpu(device, str(engine), by_metric)
+    if report := report_of(device, profile, sources):
+        return str(report["headline"])
+    by = f" with iteration times by {' and '.join(sorted(sources))}" if sources else ""
+    return f"simulator error: not measured for {device}{by}"
+
+
+def report_of(device: str, profile: str, sources: Collection[str]) -> dict[str, Any] | None:
+    """The report that holds for a CPU's runs; None: there is none."""
     of_device = [report for report in _reports() if report["device"] == device]
     # One device may have a profile for each engine that was calibrated on it.
     own = [report for report in of_device if report["setting"]["profile"] == profile]
-    for report in [*own, *of_device]:
-        if set(sources) == {report["basis"]}:
-            headline: str = report["headline"]
-            return headline
-    by = f" with iteration times by {' and '.join(sorted(sources))}" if sources else ""
-    return f"simulator error: not measured for {device}{by}"
+    return next((each for each in [*own, *of_device] if set(sources) == {each["basis"]}), None)
 
 
 def _of_gpu(device: str, engine: str, by_metric: Mapping[str, Any]) -> str:
@@ -52,8 +55,8 @@ def _of_gpu(device: str, engine: str, by_metric: Mapping[str, Any]) -> str:
 
 
 @cache
-def _gpu_errors() -> dict[str, Any]:
-    """The errors by device and engine profile; empty where no report was made."""
+def gpu_errors() -> dict[str, Any]:
+    """The errors by device, engine profile and metric; empty where no report was made."""
     path = PARITY / "gpu" / "errors.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return found

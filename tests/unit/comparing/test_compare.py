@@ -267,3 +267,51 @@ def test_what_cannot_be_compared_or_repeated_is_told(
     ):
         assert main(list(map(str, words))) == 2
         assert said in capsys.readouterr().err
+
+
+TIE = "tie: within the simulator's band"
+
+
+def on_cpu(path: Path, delay_s: float, system: str, *, seed: int = 0, engine: str = "sim") -> Path:
+    """A run of which parity has points: this CPU, by measured iteration times."""
+    run(path, delay_s, system=system, seed=seed, engine=engine)
+    file = path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["hardware"] |= {"device": "cpu", "name": "local"}
+    manifest["engine"] |= {"step_times": {"m": "measured"}}
+    file.write_text(json.dumps(manifest))
+    return path
+
+
+def test_an_order_within_the_simulators_band_is_a_tie(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TTFT P50 was simulated 25.6 % too low to 8.1 % too high: real engines are told apart from a
+    ratio of 1.081 / 0.744 = 1.45 on."""
+    slow, near, far = (
+        on_cpu(tmp_path / name, delay_s, name)
+        for name, delay_s in (("a", 0.5), ("b", 0.4), ("c", 0.3))
+    )
+    assert verdicts(capsys, slow, near)["TTFT P50"] == TIE
+    assert verdicts(capsys, near, slow)["TTFT P50"] == TIE
+    assert verdicts(capsys, slow, far)["TTFT P50"] == "better"
+    assert verdicts(capsys, far, slow)["TTFT P50"] == "worse"
+
+
+def test_without_parity_points_an_order_stands_and_the_table_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow, near = run(tmp_path / "a", 0.5), run(tmp_path / "b", 0.4, system="b")
+    assert verdicts(capsys, slow, near)["TTFT P50"] == "better"
+    assert "no simulator's band: TTFT mean" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("delay_s", "expected"), [(0.45, TIE), (0.3, "better")])
+def test_a_live_value_is_compared_with_the_band_of_a_simulated_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], delay_s: float, expected: str
+) -> None:
+    seeds = (0, 1)  # one pair with a live run could not be judged without a floor
+    live = [on_cpu(tmp_path / f"a{i}", 0.5, "a", seed=i, engine="torch") for i in seeds]
+    simulated = [on_cpu(tmp_path / f"b{i}", delay_s, "b", seed=i) for i in seeds]
+    found = verdicts(capsys, *live, *simulated, "--anyway")
+    assert found["TTFT P50"] == expected

@@ -1,0 +1,94 @@
+"""The simulator's band: where a real engine's value may lie, given a simulated one.
+
+Parity runs the same load for real and in simulation. A point's residual is (simulated - real) /
+real, of shares simulated - real. The band of a metric spans the residuals of the points in the
+run's regime: its device, engine profile, source of iteration times, and load. With n points it
+leaves out k = 0.05 (n + 1), rounded down and at least 1, at each end but the outermost: if points
+and runs are alike, another residual lies within with a probability of (n + 1 - 2 k) / (n + 1).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.records.simulator_error import gpu_errors, report_of
+from harness.records.steady import grew
+
+COVERED = 0.9  # of the residuals, where there are enough points for that
+LEAST = 5  # points; fewer say too little of a range
+BELOW, SATURATED = "below saturation", "saturated"
+KNEE = 1.0  # a parity point's load, from which on it is saturated
+SHARES = "slo_attainment."
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Residuals from `low` to `high`: shares of the real value, or differences of `absolute`."""
+
+    low: float
+    high: float
+    num_points: int
+    coverage: float
+    absolute: bool
+
+    def real(self, simulated: float) -> tuple[float, float]:
+        """Where the value of a real engine may lie."""
+        if self.absolute:
+            return max(simulated - self.high, 0.0), min(simulated - self.low, 1.0)
+        return simulated / (1 + self.high), simulated / (1 + self.low)
+
+
+def band(residuals: Iterable[float], *, absolute: bool = False) -> Band | None:
+    """None: fewer than LEAST points."""
+    found = sorted(residuals)
+    count = len(found)
+    if count < LEAST:
+        return None
+    cut = max(1, int((1 - COVERED) / 2 * (count + 1) + 1e-9))
+    coverage = (count + 1 - 2 * cut) / (count + 1)
+    return Band(found[cut - 1], found[-cut], count, coverage, absolute)
+
+
+def regime(summary: Mapping[str, Any]) -> str:
+    """Saturated: requests came faster than they were served, so that the backlog grew to the last
+    arrival, or all came at once."""
+    backlog = tuple(summary.get("steady", {}).get("backlog", ()))
+    return SATURATED if not backlog or grew(backlog) else BELOW
+
+
+def bands(manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Band]:
+    """The band of each metric of a simulated run that has one, by its dotted name in summary.json.
+
+    None has one where weights and KV move between instances, and where parity has no points.
+    """
+    engine = manifest["engine"]
+    if not manifest["simulated"] or engine.get("elastic", False):
+        return {}
+    found = {
+        name: band(residuals, absolute=name.startswith(SHARES))
+        for name, residuals in _residuals(manifest, regime(summary)).items()
+    }
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _residuals(manifest: Mapping[str, Any], load: str) -> Mapping[str, Sequence[float]]:
+    """The residuals of parity's points at this `load`, by metric."""
+    hardware, engine = manifest["hardware"], manifest["engine"]
+    if by_metric := gpu_errors().get(hardware["device"], {}).get(engine.get("profile") or ""):
+        return {
+            f"{name}_s.mean": [each / 100 for each in errors["errors_pct"].get(load, [])]
+            for name, errors in by_metric.items()
+            if name != "capacity"  # no metric of a run
+        }
+    sources = set(engine.get("step_times", {}).values())
+    report = report_of(hardware["device"], hardware["name"], sources)
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for row in report["rows"] if report else ():
+        saturated = SATURATED if row["load"] >= KNEE else BELOW
+        if saturated == load and row["error"] is not None:
+            name = ".".join(filter(None, (row["quantity"], row["statistic"])))
+            found[name].append(row["error"] / (1 if name.startswith(SHARES) else 100))
+    return found
