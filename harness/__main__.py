@@ -1,4 +1,5 @@
-"""`python -m harness +system=NAME +workload=NAME [key=value …]`: one experiment, or with -m many.
+"""`python -m harness +system=NAME +workload=NAME [key=value …]`: one experiment, or with -m many,
+or with repeat=N the same N times.
 
 Exit status: 0 done, 1 the run broke, 2 a wrong command, 3 INVALID with strict=true, 130
 interrupted. Every error that a user can cause is told in one sentence.
@@ -102,10 +103,10 @@ def main() -> None:
     interrupts.listen()
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack letters of the tables
         sys.stdout.reconfigure(errors="replace")
-    sys.argv = in_order([hold(null_quoted(word)) for word in sys.argv])
     configured.clear()
     made: list[Path] = []
     try:
+        sys.argv = in_order(repeated([hold(null_quoted(word)) for word in sys.argv]))
         made = not_yet_there(sys.argv)
         known_options(sys.argv[1:])
         named_options(sys.argv[1:])
@@ -160,6 +161,18 @@ def null_quoted(word: str) -> str:
     if key not in ("system", "+system"):
         return word
     return key + equals + ",".join("'null'" if v == "null" else v for v in values.split(","))
+
+
+def repeated(words: Sequence[str]) -> list[str]:
+    """`repeat=N` as a sweep of N runs that differ in their number alone, `+repeat=K`."""
+    given = [word for word in words if word.startswith("repeat=")]
+    if not given:
+        return [*words]
+    count = given[-1].partition("=")[2]
+    if not (count.isdecimal() and int(count) > 1):
+        raise UsageError(f"repeat={count} must be a whole number of at least 2")
+    others = [word for word in words if word not in given and word not in ("-m", "--multirun")]
+    return [*others, "-m", f"+repeat=range(1,{int(count) + 1})"]
 
 
 def in_order(words: Sequence[str]) -> list[str]:

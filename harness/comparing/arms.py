@@ -10,7 +10,7 @@ from harness.errors import UsageError
 from harness.records.run_folder import FinishedRun
 from harness.running.prepare import PRESENTATION
 
-NOT_WHAT_IS_RUN = ("seed", "hydra", *PRESENTATION)
+NOT_WHAT_IS_RUN = ("seed", "repeat", "hydra", *PRESENTATION)
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ PLUS = ("system", "workload", "experiment")  # groups that conf/config.yaml does
 OVERVIEW = """\
 python -m harness +system=NAME +workload=NAME [group=NAME ...] [key=value ...]
 Sends requests to a serving system and measures every token: a table, report.html, a W&B run.
-  -m                   sweep: run every combination of comma-separated values (key=1,2,4)
+  -m, repeat=N         sweep: every combination of comma-separated values (key=1,2,4); N repeats
   +experiment=NAME     take system, workload and keys from conf/experiment/NAME.yaml
   progress=live        show a dashboard while the run lasts
   hydra.run.dir=DIR    put the run's files into DIR

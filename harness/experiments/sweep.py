@@ -45,8 +45,7 @@ OVER_SEEDS = {  # as the table names them
     "output_throughput_tokens_per_s": "tok/s", "goodput_per_s": "good/s",
     "slo_attainment.request": "SLO",
 }  # fmt: skip
-
-
+REPEATS = ("seed=", "+repeat=")  # runs that differ in these are one setting
 Runs = Sequence[tuple[Sequence[str], FinishedRun]]  # each with its overrides
 
 
@@ -86,14 +85,18 @@ class SweepTable(Callback):  # type: ignore[misc]
 
 
 def intervals_table(runs: Runs) -> Table | None:
-    """Mean and 95 % interval of each setting over its seeds, of VALID runs; None where no setting
-    has two."""
+    """Mean and 95 % interval of each setting over its seeds and repeats, of VALID runs; None where
+    no setting has two."""
     runs = [pair for pair in runs if pair[1].summary["verdict"]["status"] == "VALID"]
     of_setting = settings([overrides for overrides, _ in runs])
     if max(map(len, of_setting.values()), default=0) < 2:
         return None
     heading, names = labels([list(setting) for setting in of_setting])
-    title, shown = "mean and 95 % interval over seeds, VALID runs", (*OVER_SEEDS.values(), "runs")
+    if len(names) == 1:
+        heading, names = "", ["all"]
+    keys = [each for each in ("seed", "repeat") if len({_pairs(o).get(each) for o, _ in runs}) > 1]
+    title = f"mean and 95 % interval over {' and '.join(keys)}s, VALID runs"
+    shown = (*OVER_SEEDS.values(), "runs")
     table = runs_table(title, heading, shown, min_width=6)
     found = pd.DataFrame([flattened(run.summary) for _, run in runs]).reindex(columns=[*OVER_SEEDS])
     for name, numbers in zip(names, of_setting.values(), strict=True):
@@ -174,10 +177,10 @@ def idle_seeds(runs: Runs) -> list[str]:
 
 
 def settings(runs: Iterable[Sequence[str]]) -> dict[tuple[str, ...], list[int]]:
-    """The numbers of the runs of each setting: what is overridden but for the seed."""
+    """The numbers of the runs of each setting: what is overridden but for seed and repeat."""
     found: dict[tuple[str, ...], list[int]] = {}
     for number, overrides in enumerate(runs):
-        setting = tuple(word for word in overrides if not word.startswith("seed="))
+        setting = tuple(word for word in overrides if not word.startswith(REPEATS))
         found.setdefault(setting, []).append(number)
     return found
 
@@ -206,5 +209,5 @@ def labels(overrides: Sequence[Sequence[str]], given: Sequence[str] = ()) -> tup
         apart = [[o for o in of_run if o not in given] for of_run in overrides]
     keys = {override.partition("=")[0] for of_run in apart for override in of_run}
     if len(keys) == 1 and all(len(of_run) == 1 for of_run in apart):
-        return keys.pop(), [of_run[0].partition("=")[2] for of_run in apart]
+        return keys.pop().lstrip("+"), [of_run[0].partition("=")[2] for of_run in apart]
     return "run", [" ".join(of_run) for of_run in apart]

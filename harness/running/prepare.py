@@ -54,6 +54,7 @@ class Options:
     strict: bool
     objective: str | None
     runs_dir: str
+    repeat: int | None = None  # number of this run among repeats of one; None: it is no repeat
 
 
 @dataclass(kw_only=True, slots=True)
@@ -128,6 +129,11 @@ def prepare(composed: DictConfig) -> Prepared:
         check_checkpoint(spec)
     schedule = fit_context(schedule, models, options.fit_context)
     engine = build(config["engine"], "engine")
+    require(
+        options.repeat is None or engine.name != "sim",
+        "engine=sim repeats exactly, so repeat=N would tell nothing: sweep seeds instead, with "
+        "-m seed=range(0,N)",
+    )
     if schedule.prompts and engine.name in ("torch", "vllm"):  # a simulation takes the lengths
         require_in_vocabulary(schedule.requests(), models)
     system = class_of(config["system"], "system")

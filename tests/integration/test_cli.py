@@ -13,6 +13,9 @@ from tests.running import ROOT, run_command
 
 SIM = ("+system=vllm", "+workload=azure_code", "engine=sim", "hardware=a100x1", "model=llama2-7b",
        "tracking=none", "workload.num_requests=200", "figure=null")  # fmt: skip
+NULL = ("+system=null", "+workload=azure_code", "engine=none", "tracking=none", "figure=null",
+        "workload.num_requests=20", "workload.arrivals.kind=poisson",
+        "workload.arrivals.rate_per_s=50")  # fmt: skip
 DRAWN = (*SIM[:-1], "figure=plots.report.draw")
 
 
@@ -80,6 +83,9 @@ def test_help_on_keys_tells_values_and_meanings() -> None:
             "hardware: measured.qwen-7b_tp1.token_s=-1.0 must be a finite number of at least 0",
         ),
         (["client.drain_s=-5"], "client: drain_s=-5"),
+        (["repeat=1"], "repeat=1 must be a whole number of at least 2"),
+        (["repeat=2,3"], "repeat=2,3 must be a whole number of at least 2"),
+        (["+repeat=1"], "engine=sim repeats exactly, so repeat=N would tell nothing"),
         (["system.max_num_seqs=0"], "system.max_num_seqs=0 must be at least 1"),
         (["engine=none"], "system vllm finds no instance for model 'default'"),
         (["+system=null"], "system=null uses no device: run it with engine=none"),
@@ -199,6 +205,19 @@ def test_a_sweep_leaves_a_folder_a_point_and_a_table(tmp_path: Path) -> None:
     again = run_command(*sweep)
     assert again.stderr.count("already run") == 4
     assert "sweep of 4 runs" in again.stdout
+
+
+def test_repeats_are_runs_of_one_schedule_in_folders_of_their_own(tmp_path: Path) -> None:
+    done = run_command(*NULL, "repeat=3", f"hydra.sweep.dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    paths = sorted(tmp_path.glob("*/manifest.json"))
+    manifests = [json.loads(path.read_text()) for path in paths]
+    assert len({manifest["config_hash"] for manifest in manifests}) == 3
+    assert len({manifest["schedule_sha256"] for manifest in manifests}) == 1
+    assert "sweep of 3 runs" in done.stdout
+    wrong = run_command(*NULL, "seed=-1", "repeat=2", f"hydra.sweep.dir={tmp_path / 'wrong'}")
+    assert wrong.returncode == 2
+    assert not (tmp_path / "wrong").exists()
 
 
 def test_strict_ends_with_status_3_where_a_run_is_invalid(tmp_path: Path) -> None:
