@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.configuration.command_line import ends_in_order
-from plots import bench_sim, compare, fidelity, papers, report, run, sweep
+from plots import bench_sim, compare, fidelity, papers, report, run, scaling, sweep
 
 PUBLISHED = Path("results/published")
 OF_RUNS = {  # what each command says of itself, and how it makes its file of a run
@@ -35,6 +35,10 @@ def _parser() -> argparse.ArgumentParser:
     beside = "default: compare.png in the folder that holds the first RUN"
     several.add_argument("--out", type=Path, metavar="FILE", help=beside)
     several.set_defaults(made=_compared)
+    scaled = commands.add_parser(
+        "scaling", help="tell how elastic runs scaled, and draw scaling.png"
+    )
+    scaled.set_defaults(made=_scaled)
     for each in commands.choices.values():
         each.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
     swept = commands.add_parser(
@@ -62,6 +66,11 @@ def _parser() -> argparse.ArgumentParser:
 def _compared(chosen: argparse.Namespace) -> Iterator[Table | Path]:
     yield compare.table(chosen.runs)
     yield compare.draw(chosen.runs, chosen.out or chosen.runs[0].resolve().parent / "compare.png")
+
+
+def _scaled(chosen: argparse.Namespace) -> Iterator[Table | Path]:
+    yield from scaling.tables(chosen.runs)
+    yield from filter(None, map(scaling.draw, chosen.runs))
 
 
 @ends_in_order

@@ -30,6 +30,7 @@ from harness.records.run_table import COLUMNS, LATENCIES, origin, title
 from harness.records.sources import code_hash
 from harness.records.verdict import Rule, rules
 from plots import run as picture
+from plots import scaling
 from plots.timeline import timeline
 
 PAGE = Path(__file__).resolve().parent / "page"
@@ -41,8 +42,9 @@ JUDGED = pa.array(
 
 
 def draw(run_dir: Path) -> Path:
-    """Writes run.png, then report.html with it."""
+    """Writes run.png, and scaling.png if the run scaled; then report.html with them."""
     picture.draw(run_dir)
+    scaling.draw(run_dir)
     return write(run_dir)
 
 
@@ -58,7 +60,7 @@ def write(run_dir: Path) -> Path:
 
 def page(run: FinishedRun) -> str:
     """The whole page. Every value in it is escaped but the style, the script and the pictures."""
-    events = pq.read_table(run.path / "events.parquet")
+    events, scaled = pq.read_table(run.path / "events.parquet"), scaling.scaling(run)
     return template("report.html").render(
         script=(PAGE / "report.js").read_text(),
         title=title(run.manifest),
@@ -78,6 +80,10 @@ def page(run: FinishedRun) -> str:
             path.name: data_url(path.read_bytes()) for path in sorted(run.path.glob("*.png"))
         },
         timeline=timeline(run.requests, events),
+        scaling=scaling.said(scaled, run.summary) if scaled else {},
+        episode_title=scaling.TITLE,
+        episode_columns=scaling.COLUMNS,
+        episodes=[*scaling.episode_rows(scaled)] if scaled else [],
         repeat=repeat(run.manifest),
         code_hash=code_hash,
         seeds=run_table.seeds(run.manifest),
