@@ -21,7 +21,8 @@ import torch
 
 from harness.engine.cuda import stream_of_its_own
 from harness.engine.runner import Runner
-from harness.engine.transport import Connection, Header
+from harness.engine.transport import Connection, Header, of_kind
+from harness.engine.work import BatchWork
 
 Work = Callable[[Header], None]
 
@@ -99,10 +100,11 @@ class CommandLoop:
     def execute(self, header: Header, runner: Runner) -> None:
         """Runs a batch whose weights and KV are all here: an answer for each iteration."""
         seq, max_steps, deadline_s = header["seq"], header["max_steps"], header["deadline_s"]
-        stop = self.stop_of(seq)
-        for number, tokens in enumerate(runner.steps(header["batch"], max_steps), start=1):
+        stop, batch = self.stop_of(seq), of_kind(BatchWork, header["batch"])
+        for number, tokens in enumerate(runner.steps(batch, max_steps), start=1):
             now = time.monotonic()
-            last = stop.is_set() or number == max_steps or now >= deadline_s
+            late = deadline_s is not None and now >= deadline_s
+            last = late or stop.is_set() or number == max_steps
             self.answer(seq, last=last, time_s=now, tokens=tokens)
             if last:
                 return

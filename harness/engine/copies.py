@@ -21,8 +21,8 @@ from harness.elastic.fabric import Span
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.cuda import finish
 from harness.engine.mesh import Mesh, PeerLost
-from harness.engine.paced_links import PacedLinks
-from harness.engine.transport import Header
+from harness.engine.paced_links import LinkPath, PacedLinks
+from harness.engine.transport import Header, of_kind
 
 Move = Callable[[Header, int, int, int], None]  # from, to, bytes
 
@@ -95,7 +95,8 @@ class Copies:
     def carry(self, header: Header, span: Span, move: Move, after_s: float) -> float | None:
         """Carries one span of a copy, of which another left the links at `after_s` (inf: none).
         Returns the time at which this one has left them; None: broken off."""
-        path, urgent, most = header["path"], header["urgent"], header["chunk_bytes"]
+        path = of_kind(LinkPath, header["path"])
+        urgent, most = header["urgent"], header["chunk_bytes"]
         stop, (source, target, size) = self._loop.stop_of(header["seq"]), span
         try:
             for at in range(0, size, most):

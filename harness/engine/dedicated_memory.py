@@ -14,7 +14,7 @@ from harness.engine.kv_cache import block_bytes, new_cache
 from harness.engine.linear import LoadedLayers
 from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
-from harness.engine.transport import Header
+from harness.engine.transport import Header, of_kind
 from harness.engine.warm_up import warm_up
 from harness.model_spec import ModelSpec
 
@@ -22,7 +22,8 @@ from harness.model_spec import ModelSpec
 class DedicatedMemory:
     def __init__(self, loop: CommandLoop, setup: Header) -> None:
         self._loop = loop
-        device, spec, config = loop.device, setup["spec"], setup["config"]
+        device, config = loop.device, setup["config"]
+        spec = of_kind(ModelSpec, setup["spec"])
         kernels = kernels_of(config.attention, spec, device)
         self._layers = LoadedLayers(spec, device, kernels.linear)
         num_blocks = config.num_kv_blocks or fitting_blocks(

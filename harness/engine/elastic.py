@@ -135,8 +135,10 @@ class TorchElastic:
 
     def _setup(self, index: int, placement: Placement, instance: ElasticInstance) -> dict[str, Any]:
         first = [p.model for p in self._experiment.placements].index(placement.model) == index
+        layout = instance.layout
         return {
-            "memory": "elastic", "name": instance.name, "layout": instance.layout,
+            "memory": "elastic", "name": instance.name, "spec": layout.spec,
+            "layout": (layout.memory_bytes, layout.block_tokens, layout.page_layers),
             "resident": sorted(instance.resident),
             "write": self._weight_files(instance.model.name) if first else [],
             "links_file": self._links_file, "num_links": len(self._fabric.links),

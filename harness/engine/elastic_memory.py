@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 
+from harness.elastic.device_layout import DeviceLayout
 from harness.engine.attention_choice import kernels_of
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
@@ -21,8 +22,9 @@ from harness.engine.mesh import Mesh, Peers
 from harness.engine.model import TransformerDecoder
 from harness.engine.paced_links import PacedLinks
 from harness.engine.runner import Runner
-from harness.engine.transport import Header
+from harness.engine.transport import Header, of_kind
 from harness.engine.warm_up import warm_up
+from harness.model_spec import ModelSpec
 
 
 class ElasticMemory:
@@ -31,8 +33,9 @@ class ElasticMemory:
 
     def __init__(self, loop: CommandLoop, setup: Header, invitations: socket.socket) -> None:
         self._loop = loop
-        device, layout, config = loop.device, setup["layout"], setup["config"].elastic
-        spec = layout.spec
+        device, config = loop.device, setup["config"].elastic
+        spec = of_kind(ModelSpec, setup["spec"])
+        layout = DeviceLayout(spec, *setup["layout"])
         kernels = kernels_of(setup["config"].attention, spec, device)
         self._buffer = buffer = DeviceBuffer(layout, device, kernels.linear)
         if setup["write"]:

@@ -23,9 +23,10 @@ from harness.engine.given_up import Abandoned, Arrivals, GivenUp
 from harness.engine.kernels import BatchAttention
 from harness.engine.mesh import PeerLost, Peers, bytes_of
 from harness.engine.model import Step
+from harness.engine.paced_links import LinkPath
 from harness.engine.routed_attention import LentAttention, RoutedAttention
 from harness.engine.runner import Runner, num_sampled
-from harness.engine.transport import Header
+from harness.engine.transport import Header, of_kind
 from harness.engine.work import StageWork
 
 
@@ -70,7 +71,7 @@ class InFlight:
     # From the harness
 
     def _begin(self, header: Header) -> None:
-        work, seq = header["work"], header["seq"]
+        work, seq = of_kind(StageWork, header["work"]), header["seq"]
         stop = self._loop.begin(seq)
         self._compute.put(lambda: self._register(work, seq, stop))
 
@@ -123,7 +124,8 @@ class InFlight:
             self._arrive(onward, bytes_of(hidden))
             return
         with suppress(PeerLost):  # the harness knows of the death
-            self._peers.send(header["to"], header["path"], hidden, onward)
+            path = of_kind(LinkPath, header["path"])
+            self._peers.send(header["to"], path, hidden, onward)
 
     def _register(self, work: StageWork, seq: int, stop: threading.Event) -> None:
         if work.number in self._over:
@@ -157,8 +159,8 @@ class InFlight:
     def _next(self, stage: _Stage, ids: torch.Tensor) -> None:
         """Starts another step, or ends the stage, when a step is over at the first stage."""
         work = stage.work
-        over = stage.next_step == work.steps or time.monotonic() >= work.deadline_s
-        if over or stage.stop.is_set():
+        late = work.deadline_s is not None and time.monotonic() >= work.deadline_s
+        if late or stage.next_step == work.steps or stage.stop.is_set():
             self._end(work.number, num_steps=stage.next_step)
         else:
             self._compute.put(lambda: self._run(stage, ids))

@@ -19,21 +19,22 @@ from harness.engine.layout import model_in, write_model
 from harness.engine.loader import HostLink, Source, WeightsLoader
 from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
-from harness.engine.transport import Header
+from harness.engine.transport import Header, of_kind
 from harness.engine.warm_speed import timed
 from harness.engine.work import BatchWork, Chunk
 from harness.model_spec import ModelSpec
+from harness.pooled.plan import MemoryPlan
 
 
 class PooledMemory:
     def __init__(self, loop: CommandLoop, setup: Header) -> None:
         self._loop, self._device = loop, loop.device
         device = loop.device
-        self._specs: dict[str, ModelSpec] = setup["models"]
+        self._specs = of_kind(dict[str, ModelSpec], setup["models"])
         for name, files in setup["write"].items():
             write_model(self._specs[name], files)
         # Written to, so that its pages are there before the first load.
-        plan, pool = setup["plan"], setup["config"].pool
+        plan, pool = of_kind(MemoryPlan, setup["plan"]), setup["config"].pool
         self._kernels = {
             name: kernels_of(setup["config"].attention, spec, device)
             for name, spec in self._specs.items()

@@ -20,7 +20,7 @@ from harness.engine.kernels import BatchAttention
 from harness.engine.mesh import PeerLost, Peers
 from harness.engine.model import Attend
 from harness.engine.runner import Runner
-from harness.engine.transport import Header
+from harness.engine.transport import Header, of_kind
 from harness.engine.work import HoldWork, Part, StageWork
 
 Answer = tuple[int, int, int, str]  # batch, step, layer, holder
@@ -160,7 +160,8 @@ class LentAttention:
         self._early: dict[int, list[tuple[str, Header, bytes]]] = {}
 
     def hold(self, header: Header) -> None:
-        self._attend.put(lambda: self._register(header["work"]))
+        work = of_kind(HoldWork, header["work"])
+        self._attend.put(lambda: self._register(work))
 
     def let_go(self, batch: int) -> None:
         self._attend.put(lambda: self._forget(batch))

@@ -1,25 +1,47 @@
 """Messages between the harness and a worker process, over one local socket pair.
 
-A message is a header, pickled, and the bytes of a tensor or none, each prefixed by its length. Both
-ends are our own processes, and the socket is inherited: any number of runs share a host. Knows
+A message is a header in JSON and the bytes of a tensor or none, each prefixed by its length: what
+comes may be odd, but never runs. The socket is inherited: any number of runs share a host. Knows
 nothing of what the messages mean.
 """
 
 from __future__ import annotations
 
-import pickle
 import select
 import socket
 import struct
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 LENGTHS = struct.Struct("<II")  # of the header and the payload, in bytes
 
 HEARTBEAT_S = 1.0  # how often a worker says that it runs
 
 Header = dict[str, Any]
+T = TypeVar("T")
+
+
+def _bounds(value: Any) -> Any:
+    if isinstance(value, range):
+        return value.start, value.stop
+    raise TypeError(f"{value!r} is nothing that a message can hold")
+
+
+def _range(kind: type, value: Any) -> Any:
+    return range(*value) if kind is range else value
+
+
+ENCODE = msgspec.json.Encoder(enc_hook=_bounds).encode
+DECODE = msgspec.json.Decoder().decode
+
+
+def of_kind(kind: type[T], value: Any) -> T:
+    """What was sent as a `kind`, a dataclass or named tuple. Without this it is plain lists and
+    dicts, whose keys are text. An infinite number comes as None."""
+    return msgspec.convert(value, kind, str_keys=True, dec_hook=_range)
 
 
 class Connection:
@@ -31,7 +53,7 @@ class Connection:
 
     def send(self, header: Mapping[str, Any], payload: bytes | memoryview = b"") -> None:
         """Raises BrokenPipeError or ConnectionResetError where the other end is gone."""
-        content = pickle.dumps(header)
+        content = ENCODE(header)
         with self._lock:
             self._sock.sendall(LENGTHS.pack(len(content), len(payload)) + content)
             if payload:
@@ -40,7 +62,7 @@ class Connection:
     def receive(self) -> tuple[Header, bytearray]:
         """Blocks for the next message. Raises EOFError when the other end has closed."""
         header_bytes, payload_bytes = LENGTHS.unpack(self._exactly(LENGTHS.size))
-        header: Header = pickle.loads(self._exactly(header_bytes))
+        header: Header = DECODE(self._exactly(header_bytes))
         return header, self._exactly(payload_bytes)
 
     def poll(self, timeout_s: float) -> bool:

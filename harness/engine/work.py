@@ -60,7 +60,7 @@ class StageWork:
     layers: range
     page_layers: int
     steps: int
-    deadline_s: float  # on the worker's clock
+    deadline_s: float | None  # on the worker's clock; None, or infinite: none
     groups: Mapping[int, Sequence[Part]]
     previous: str | None
     following: str | None

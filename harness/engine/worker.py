@@ -20,11 +20,12 @@ import traceback
 import torch
 
 from harness.engine.command_loop import CommandLoop, DeviceContents, failure
+from harness.engine.config import TorchConfig
 from harness.engine.cuda import device_name, finish_all, pick_device
 from harness.engine.dedicated_memory import DedicatedMemory
 from harness.engine.elastic_memory import ElasticMemory
 from harness.engine.pooled_memory import PooledMemory
-from harness.engine.transport import HEARTBEAT_S, Connection, Header
+from harness.engine.transport import HEARTBEAT_S, Connection, Header, of_kind
 
 PR_SET_PDEATHSIG = 1
 # Of malloc.h: (option, value). One heap for all threads; nothing is given back; 32 MiB is the most
@@ -80,6 +81,7 @@ def main() -> None:
         setup, _ = connection.receive()
         print(f"worker {os.getpid()}: setup {setup}", flush=True)
         torch.set_num_threads(setup["num_threads"])
+        setup["config"] = of_kind(TorchConfig, setup["config"])
         device = pick_device(setup["config"].device, setup["index"])
         loop = CommandLoop(connection, device)
         here = contents(loop, setup)
@@ -89,7 +91,7 @@ def main() -> None:
                 "op": "ready",
                 "device": device_name(device),
                 "num_threads": torch.get_num_threads(),
-                "torch": torch.__version__,
+                "torch": str(torch.__version__),  # a subclass is none of JSON
                 **here.ready,
             }
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import pickle
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,8 @@ from harness.engine.linear import LoadedLayers
 from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
 from harness.engine.tokens import TokenBook
+from harness.engine.transport import DECODE, ENCODE, of_kind
+from harness.engine.work import BatchWork
 from harness.model_spec import ModelSpec
 from harness.pooled.blocks import SlabPool, device_shape
 from harness.pooled.plan import MemoryPlan
@@ -88,7 +89,7 @@ class Server:
         self.tables.reconcile(batch.requests)
         work = self.book.work(batch, self.vocab_size)
         work.blocks = [self.tables.ids[request.request_id] for request in batch.requests]
-        for tokens in self.runner.steps(pickle.loads(pickle.dumps(work)), max_steps):
+        for tokens in self.runner.steps(of_kind(BatchWork, DECODE(ENCODE(work))), max_steps):
             self.book.count(batch, tokens)
         for request in batch.requests:
             if request.finished:
