@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Sequence
 from math import inf
 from typing import Any
@@ -87,30 +86,29 @@ class TorchElastic:
         links = LinkTable(Topology(experiment.hardware), places, config.elastic.paced)
         self._links_file = PacedLinks.new_file(len(links))
         workers.stack.callback(os.close, self._links_file)
-        self._fabric = TorchFabric(loop, links, self._files, config.elastic.chunk_bytes)
+        self._fabric = TorchFabric(
+            loop, links, self._files, config.elastic.chunk_bytes, workers.launcher.connect
+        )
         self._shared = Shared(loop, experiment.recorder, self._fabric, KvDirectory(loop))
         self._start()
 
     def _start(self) -> None:
         experiment, stack = self._experiment, self._workers.stack
         files = [*self._files.values(), self._links_file]
-        started: list[tuple[WorkerProcess, socket.socket, ElasticInstance]] = []
+        started: list[tuple[WorkerProcess, ElasticInstance]] = []
         for index, placement in enumerate(experiment.placements):
             instance = self._instance(f"torch-{index}", placement)
-            ours, theirs = socket.socketpair()
-            stack.callback(ours.close)
-            with theirs:
-                setup = self._setup(index, placement, instance)
-                worker = self._workers.start(index, setup, files, theirs.fileno())
+            setup = self._setup(index, placement, instance)
+            worker = self._workers.start(index, setup, files, has_peers=True)
             stack.callback(worker.close)
-            started.append((worker, ours, instance))
-        self._answers = self._workers.answers([worker for worker, *_ in started])
-        for worker, invitations, instance in started:
-            self._fabric.join(worker.name, Commands(worker, self._loop), invitations)
+            started.append((worker, instance))
+        self._answers = self._workers.answers([worker for worker, _ in started])
+        for worker, instance in started:
+            self._fabric.join(worker.name, Commands(worker, self._loop))
             whole = self.pipeline([(instance, range(instance.model.num_layers))])
             instance.runner = TorchRunner(instance, whole, self._shared)
-        self.victims = [Processes(worker.name, self._loop, worker.pids) for worker, *_ in started]
-        instances = [instance for *_, instance in started]
+        self.victims = [Processes(worker.name, self._loop, worker.pids) for worker, _ in started]
+        instances = [instance for _, instance in started]
         self.cluster = ElasticCluster(
             instances, self, self._shared, experiment.models, experiment.hardware
         )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from itertools import combinations, count
 
 from harness.clock import Event, WallLoop
@@ -25,37 +23,33 @@ def ignore(message: Header) -> None:
 
 class TorchFabric:
     """Copies and loads between workers and files. `files`: by the name of a memory that is no
-    worker's (DRAM, SSD)."""
+    worker's (DRAM, SSD). `connect`: a launcher's."""
 
     places_matter = True
 
     def __init__(
-        self, loop: WallLoop, links: LinkTable, files: Mapping[str, int], chunk_bytes: int
-    ) -> None:
+        self, loop: WallLoop, links: LinkTable, files: Mapping[str, int], chunk_bytes: int,
+        connect: Callable[[str, str], None],
+    ) -> None:  # fmt: skip
         self._loop, self.links, self._files = loop, links, files
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes, self._connect = chunk_bytes, connect
         self.commands: dict[str, Commands] = {}  # by instance
-        self._invitations: dict[str, socket.socket] = {}
         self._connected: set[frozenset[str]] = set()
         self.lost: set[str] = set()
         self.batch_numbers = count()
         self.on_death: list[Callable[[str], None]] = []  # batches in flight look here
         self.on_lost: Callable[[str, str], None]
 
-    def join(self, name: str, commands: Commands, invitations: socket.socket) -> None:
+    def join(self, name: str, commands: Commands) -> None:
         self.commands[name] = commands
-        self._invitations[name] = invitations
         commands.worker.on_failure = lambda error: self._died(name, error)
 
     def connect(self, *names: str) -> None:
         """Has each two of `names` be able to talk to one another."""
         for pair in combinations(dict.fromkeys(names), 2):
-            if frozenset(pair) in self._connected:
-                continue
-            self._connected.add(frozenset(pair))
-            for end, to, other in zip(socket.socketpair(), pair, reversed(pair), strict=True):
-                with end, suppress(BrokenPipeError, ConnectionResetError):  # it has died
-                    socket.send_fds(self._invitations[to], [other.encode()], [end.fileno()])
+            if frozenset(pair) not in self._connected:
+                self._connected.add(frozenset(pair))
+                self._connect(*pair)
 
     async def copy(
         self, source: Memory, target: Memory, num_bytes: int,

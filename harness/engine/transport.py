@@ -1,8 +1,8 @@
-"""Messages between the harness and a worker process, over one local socket pair.
+"""Messages between the harness and a worker process, or two workers, over one stream of bytes.
 
 A message is a header in JSON and the bytes of a tensor or none, each prefixed by its length: what
-comes may be odd, but never runs. The socket is inherited: any number of runs share a host. Knows
-nothing of what the messages mean.
+comes may be odd, but never runs. The socket has been connected by a launcher. Knows nothing of what
+the messages mean.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 
 LENGTHS = struct.Struct("<II")  # of the header and the payload, in bytes
 
+GONE = (BrokenPipeError, ConnectionResetError, TimeoutError)  # what says that the other end is
 HEARTBEAT_S = 1.0  # how often a worker says that it runs
 
 Header = dict[str, Any]
@@ -52,7 +53,7 @@ class Connection:
         self._lock = threading.Lock()
 
     def send(self, header: Mapping[str, Any], payload: bytes | memoryview = b"") -> None:
-        """Raises BrokenPipeError or ConnectionResetError where the other end is gone."""
+        """Raises one of `GONE` where the other end is gone."""
         content = ENCODE(header)
         with self._lock:
             self._sock.sendall(LENGTHS.pack(len(content), len(payload)) + content)
@@ -79,7 +80,7 @@ class Connection:
         while left:
             try:
                 read = self._sock.recv_into(left)
-            except ConnectionResetError:
+            except GONE:
                 read = 0
             if not read:
                 raise EOFError("the other end has closed")

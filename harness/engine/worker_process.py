@@ -1,4 +1,4 @@
-"""The harness's side of a worker process: starts it, listens to it, says how it failed.
+"""The harness's side of a worker process: listens to it, says how it failed.
 
 A thread per worker receives its messages and posts them to the loop. A worker that exits,
 falls silent or gets stuck in an iteration ends the run: the thread posts a function that raises
@@ -7,60 +7,37 @@ a `RunError`, which names the worker and shows the tail of its log, whoever wait
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
-import harness
 from harness.clock import WallLoop
-from harness.engine.transport import HEARTBEAT_S, Connection, Header
+from harness.engine.launcher import Process
+from harness.engine.transport import GONE, HEARTBEAT_S, Connection, Header
 from harness.errors import RunError
 
 POLL_S = 0.5
 EXIT_GRACE_S = 5.0
 LOG_TAIL_LINES = 15
 NUM_PINGS = 8
-DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8192"}
-
-
-def start(
-    words: Sequence[str], files: Sequence[int], log: BinaryIO, environment: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    """Python running the module `words[0]` with the other words; it inherits `files`."""
-    return subprocess.Popen(
-        [sys.executable, "-m", *words],
-        pass_fds=files,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        # Ctrl-C reaches the harness alone. Not a session of its own: Linux shares the cores
-        # out by session (autogroup), and a busy worker would starve the client for seconds.
-        process_group=0,
-    )
 
 
 class WorkerProcess:
-    """Runs `module`, which inherits `files` and, if there is one, the socket `invitations`; its
-    output is added to `log_path`.
+    """A process that has been started, with its end of `sock`; its output is in `log_path`.
 
     `hang_timeout_s`: silence (no heartbeat) after which a worker counts as hung.
     `step_timeout_s`: heartbeats without an answer to a command before it counts as stuck."""
 
     def __init__(
-        self, name: str, log_path: Path, num_threads: int,
+        self, name: str, process: Process, sock: socket.socket, log_path: Path,
         hang_timeout_s: float, step_timeout_s: float,
-        module: str = "harness.engine.worker", files: Sequence[int] = (),
-        invitations: int | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.clock_offset_s = 0.0  # its monotonic clock minus ours
@@ -70,17 +47,8 @@ class WorkerProcess:
         self._num_answered = 0  # also for it: of a stage between two others it is the only sign
         self._closing = self._came_alive = False
         self._thread: threading.Thread | None = None
-        ours, theirs = socket.socketpair()
-        self._connection = Connection(ours)
+        self._process, self._connection = process, Connection(sock)
         self.on_failure: Callable[[RunError], None] = abort
-        invited = [] if invitations is None else [invitations]
-        with theirs, log_path.open("ab") as log:
-            self._process = start(
-                [module, str(theirs.fileno()), *map(str, invited)],
-                [theirs.fileno(), *files, *invited],
-                log,
-                _environment(num_threads),
-            )
 
     @property
     def pid(self) -> int:
@@ -116,7 +84,7 @@ class WorkerProcess:
 
     def send(self, header: Header) -> None:
         # Where it has died, whoever receives from it sees the end of file and says how.
-        with suppress(BrokenPipeError, ConnectionResetError):
+        with suppress(*GONE):
             self._connection.send(header)
 
     def expect_answer(self) -> None:
@@ -243,16 +211,3 @@ def _as_failed(waiting: Sequence[Future[Header]]) -> Sequence[Future[Header]]:
     """Waits for `waiting`: returns all when they are done, those that failed once there is one."""
     done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
     return [each for each in done if each.exception() is not None] or waiting
-
-
-def _environment(num_threads: int) -> dict[str, str]:
-    """Ours, with this checkout importable and the thread pools sized.
-
-    OpenMP threads that spin while they wait are a few percent faster on an idle machine and
-    10 to 40 times slower on a busy one, where each barrier waits for a preempted spinner. oneDNN
-    keeps the code of 1,024 products by default: an iteration has five, of any number of rows.
-    """
-    root = str(Path(harness.__file__).parent.parent)
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    fixed = {"PYTHONPATH": path, "OMP_NUM_THREADS": str(num_threads)}
-    return DEFAULTS | os.environ | fixed

@@ -9,10 +9,13 @@ from typing import Any
 
 from harness.configuration.threads import engine_threads
 from harness.engine.config import WARM_UP_TOKENS, TorchConfig
+from harness.engine.launcher import Launcher, LocalLauncher
 from harness.engine.tokens import TokenBook, write_tokens
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment
+
+MODULE = "harness.engine.worker"
 
 
 class Workers:
@@ -20,6 +23,7 @@ class Workers:
 
     def __init__(self, stack: ExitStack, config: TorchConfig, experiment: Experiment) -> None:
         self.stack, self._config = stack, config
+        self.launcher: Launcher = LocalLauncher(stack)
         self.num_workers = len(experiment.placements)
         self.book = TokenBook(experiment.seed)
         stack.callback(write_tokens, experiment.run_dir / "tokens.parquet", self.book.generated)
@@ -30,14 +34,16 @@ class Workers:
             log.unlink()  # of an earlier run; a worker that restarts adds to its own
 
     def start(
-        self, index: int, setup: Header, files: Sequence[int] = (), invitations: int | None = None
+        self, index: int, setup: Header, files: Sequence[int] = (), *, has_peers: bool = False
     ) -> WorkerProcess:
         """Starts a worker, which inherits `files`; the caller closes it."""
+        name, log_path = f"torch-{index}", self._logs / f"worker-{index}.log"
+        process, sock = self.launcher.start(
+            name, MODULE, files, log_path, self._num_threads, has_peers=has_peers
+        )
         worker = WorkerProcess(
-            f"torch-{index}", self._logs / f"worker-{index}.log", self._num_threads,
-            self._config.hang_timeout_s, self._config.step_timeout_s, files=files,
-            invitations=invitations,
-        )  # fmt: skip
+            name, process, sock, log_path, self._config.hang_timeout_s, self._config.step_timeout_s
+        )
         common = {
             "op": "setup", "index": index, "num_workers": self.num_workers,
             "num_threads": self._num_threads, "config": self._config,

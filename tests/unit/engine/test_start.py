@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.engine.launcher import LocalLauncher
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.errors import RunError
@@ -20,14 +21,11 @@ pytestmark = pytest.mark.live
 def workers(folder: Path, does: Sequence[str], hang_timeout_s: float) -> Iterator[list[Header]]:
     """What the workers answer that do this."""
     with ExitStack() as stack:
-        made = []
+        made, launcher = [], LocalLauncher(stack)
         for number, each in enumerate(does):
-            made.append(
-                WorkerProcess(
-                    f"torch-{number}", folder / f"{number}.log", 1, hang_timeout_s, 60.0,
-                    "tests.unit.engine.odd_worker",
-                )
-            )  # fmt: skip
+            name, log_path = f"torch-{number}", folder / f"{number}.log"
+            process, sock = launcher.start(name, "tests.unit.engine.odd_worker", [], log_path, 1)
+            made.append(WorkerProcess(name, process, sock, log_path, hang_timeout_s, 60.0))
             stack.callback(made[-1].close)
             made[-1].send({"op": "setup", "does": each, "number": number})
         yield side_by_side(
