@@ -8,10 +8,11 @@ drifts; errors are medians over the passes. Each pass
    the rate at which the engine completes requests that all arrive at once;
 3. simulates each point again at the speed that the real run had (`harness.fidelity.speed`).
 
-Two commands run no engine; `--help` after each explains it:
+Three commands run no engine; `--help` after each explains it:
 
     python -m harness fidelity replay   simulates the loads of a table
     python -m harness fidelity gpu      simulates runs of vLLM on GPUs that others published
+    python -m harness fidelity sessions compares runs of one schedule of sessions
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from rich.console import Console
 from harness.calibrate.__main__ import main as calibrate
 from harness.configuration.command_line import INTERRUPTED, ends_in_order
 from harness.errors import RunError
-from harness.fidelity import gpu, replay
+from harness.fidelity import gpu, replay, sessions
 from harness.fidelity.arguments import (
     check,
     knee_folder,
@@ -166,7 +167,7 @@ def parity(words: Sequence[str], console: Console) -> None:
 
 
 # Words that say that no engine is served here, but published runs are simulated.
-COMMANDS = {"replay": replay.main, "gpu": gpu.main}
+COMMANDS = {"replay": replay.main, "gpu": gpu.main, "sessions": sessions.main}
 
 
 @ends_in_order

@@ -12,8 +12,9 @@ import pytest
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.errors import UsageError
+from harness.records.run_table import origin
 from harness.schedule import Schedule
-from tests.running import composed
+from tests.running import composed, run_here
 
 
 def made(path: Path, *overrides: str, seed: int = 0) -> Schedule:
@@ -183,3 +184,36 @@ def test_think_times_have_the_mean_asked_for(tmp_path: Path) -> None:
     schedule = made(path, "workload.think.mean_s=3")
     assert schedule.sessions is not None
     assert np.mean(schedule.sessions.think_s[1:]) == pytest.approx(3, rel=0.1)
+
+
+RUN = ("+system=vllm", "+workload=sessions", "engine=sim", "figure=null")
+
+
+def test_a_run_says_that_it_is_a_closed_loop_within_sessions(tmp_path: Path, lengths: Path) -> None:
+    summary = run_here(tmp_path / "run", *RUN, f"workload.path={lengths}")
+    assert (summary["sessions"]["num_sessions"], summary["asked_rate_per_s"]) == (3, None)
+    assert summary["verdict"]["status"] == "VALID"
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert "closed loop within 3 sessions" in origin(manifest)
+
+
+def test_sessions_end_before_the_models_context_does(tmp_path: Path, lengths: Path) -> None:
+    words = (*RUN, f"workload.path={lengths}", "model.max_position=30")
+    summary = run_here(tmp_path / "run", *words)
+    assert summary["num_requests"] == 4  # 40 + 9 and 30 + 30 are too long
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["dataset"]["steps"][-1].startswith("2 turns left out")
+    with pytest.raises(UsageError, match="fit_context=truncate"):
+        run_here(tmp_path / "no", *words, "fit_context=refuse")
+    with pytest.raises(UsageError, match="no session's first turn fits"):
+        run_here(tmp_path / "none", *words, "model.max_position=4")
+
+
+def test_sessions_take_no_concurrency_and_are_not_joined(tmp_path: Path, lengths: Path) -> None:
+    words = (*RUN, f"workload.path={lengths}")
+    with pytest.raises(UsageError, match="concurrency=2: a session sends"):
+        run_here(tmp_path / "no", *words, "client.concurrency=2")
+    assert not (tmp_path / "no").exists()
+    joined = ("+system=vllm", "+workload=joined", "+workload@workload.parts.default=sessions")
+    with pytest.raises(UsageError, match="a workload of sessions cannot be joined"):
+        run_here(tmp_path / "no", *joined, "engine=sim", f"workload.parts.default.path={lengths}")

@@ -1,0 +1,52 @@
+"""Runs of one schedule of sessions, compared: hits request by request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from harness.errors import RunError, UsageError
+from harness.fidelity.sessions import main
+from harness.records.run_folder import FinishedRun
+from tests.running import run_here
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run with a prefix cache, the same with blocks of another size, and one without sessions."""
+    root = tmp_path_factory.mktemp("sessions")
+    (root / "lengths.csv").write_text(
+        "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n10,25,35,1\n70,9,79,1\n"
+    )
+    words = ("+system=vllm", "engine=sim", "figure=null", "+workload=sessions")
+    path = f"workload.path={root}/lengths.csv"
+    run_here(root / "one", *words, path)
+    run_here(root / "other", *words, path, "engine.block_tokens=64")
+    alone = ("+system=vllm", "engine=sim", "figure=null", "+workload=azure_code")
+    run_here(root / "alone", *alone, "workload.num_requests=5")
+    return {name: root / name for name in ("one", "other", "alone")}
+
+
+def test_equal_hits_are_told_with_both_runs(runs: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "parity.json"
+    main([str(runs["one"]), str(runs["one"]), "--out", str(out), "--note", "quiet"], Console())
+    found = json.loads(out.read_text())
+    assert (found["num_requests"], found["requests_with_other_hits"]) == (2, 0)
+    assert [row["later"]["cached_tokens"] for row in found["runs"]] == [32, 32]
+    assert found["note"] == "quiet"
+    assert FinishedRun.load(runs["one"]).manifest["sessions"] == 1
+
+
+def test_other_hits_end_with_their_number(runs: dict[str, Path], tmp_path: Path) -> None:
+    words = [str(runs["one"]), str(runs["other"]), "--out", str(tmp_path / "x.json")]
+    with pytest.raises(RunError, match="the prefix caches of 1 of 2 requests differ"):
+        main(words, Console())
+
+
+def test_runs_without_sessions_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no run of sessions"):
+        main([str(runs["alone"]), "--out", str(tmp_path / "x.json")], Console())
+    assert not (tmp_path / "x.json").exists()
