@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log10, sqrt
 from typing import Any
 
@@ -25,6 +26,7 @@ from harness.records.token_log import Floats, TokenLog
 
 Statistic = Callable[[Floats], Any]  # a float, or numpy's
 Ends = tuple[float, float]
+P99: Statistic = partial(np.percentile, q=99)
 RESAMPLES = 2000
 SEED = 0  # of the resampling: the same runs give the same interval
 
@@ -46,10 +48,6 @@ class Metric:
         """The metric of one run, of which `measured` gave `run`."""
         values = run[self.of]
         return float(self.statistic(values[np.isfinite(values)]))
-
-
-def _p99(values: Floats) -> Any:
-    return np.percentile(values, 99)
 
 
 METRICS = (
