@@ -23,6 +23,7 @@
 # make bench-client     how far the client's P99s are from a server with a known schedule
 # make gpu              on a CUDA machine, all that only a GPU can tell (40 minutes); elsewhere, its list
 # make selftest         sixteen tests of the client, runs and simulator against a server that is known
+# make cluster          live instances on a Ray cluster of three nodes on this host; one node is killed
 # make sweep-kills      a sweep of 200 points killed 20 times, beside an undisturbed one (joblib launcher)
 # make fuzz             10,000 odd trace files, overrides, ledgers and run folders (half an hour)
 #
@@ -44,7 +45,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(
 
 .PHONY: help setup hashed demo engines test check tests coverage mutants test-vllm fuzz bench
 .PHONY: bench-sim bench-elastic reproduce papers smoke archive bench-client selftest fidelity
-.PHONY: fidelity-gpu faults gpu sweep-kills clean
+.PHONY: fidelity-gpu faults gpu cluster sweep-kills clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -124,6 +125,9 @@ fuzz: setup
 
 faults: setup
 	$(PY) -m harness faults
+
+cluster: setup
+	$(PY) -m pytest -q tests/integration/test_ray_cluster.py
 
 sweep-kills: setup
 	$(PY) -m tests.benchmarks.sweep_kills

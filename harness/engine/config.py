@@ -10,6 +10,7 @@ from harness.engine.attention_choice import check_choice
 from harness.pooled.plan import PoolConfig
 
 DEVICES = ("auto", "cpu", "cuda")
+CLUSTERS = ("local", "ray")
 WARM_UP_TOKENS = 2048  # of a batch, vLLM's default: larger ones pay when they come
 AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads")
 
@@ -56,9 +57,16 @@ class TorchConfig:
     step_timeout_s: float  # the longest that one iteration, load or drop may take
     pool: TorchPoolConfig  # of systems whose models share instances
     elastic: TorchElasticConfig  # of systems whose weights and KV move
+    cluster: str = "local"  # local: all nodes are this host; ray: those of a Ray cluster
 
     def __post_init__(self) -> None:
         one_of(self.device, DEVICES, "engine.device")
+        one_of(self.cluster, CLUSTERS, "engine.cluster")
+        if self.cluster == "ray":
+            cpu = self.device == "cpu"
+            require(cpu, f"engine.cluster=ray with engine.device={self.device}; valid: cpu")
+            given = self.num_threads is not None
+            require(given, "engine.cluster=ray needs engine.num_threads: nodes' cores may differ")
         at_least(self, 1, "engine", *AT_LEAST_ONE)
         check_choice(self.attention, self.device, self.block_tokens)
         threads, most = self.num_threads, os.cpu_count() or 1

@@ -24,6 +24,7 @@ from harness.engine.config import TorchConfig
 from harness.engine.device_share import gpu_share_bytes
 from harness.engine.fabric import LinkTable, TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
+from harness.engine.launcher import LocalLauncher
 from harness.engine.paced_links import PacedLinks
 from harness.engine.pipeline import TorchLayerwise, TorchPipeline
 from harness.engine.worker_process import WorkerProcess
@@ -79,6 +80,7 @@ class TorchElastic:
     def __init__(self, workers: Workers, config: TorchConfig, experiment: Experiment) -> None:
         loop = experiment.loop
         assert isinstance(loop, WallLoop), "make_loop() made it"
+        assert isinstance(workers.launcher, LocalLauncher), "checked before"
         self._workers, self._config, self._experiment = workers, config, experiment
         self._loop, self._book = loop, workers.book
         self._files = self._open_files()

@@ -18,13 +18,16 @@ from harness.device.caching_pool import CachingPool
 from harness.device.processes import Processes
 from harness.engine import attention_choice
 from harness.engine.block_tables import BlockTables
+from harness.engine.clock_offset import ClockOffset
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
 from harness.engine.device_share import gpu_share_bytes
 from harness.engine.elastic import TorchElastic
 from harness.engine.hf_config import check_config
 from harness.engine.instance import LiveRun, TorchInstance
+from harness.engine.launcher import Launcher, LocalLauncher
 from harness.engine.pool import TorchPool
+from harness.engine.ray_launcher import RayLauncher
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
@@ -42,12 +45,16 @@ class TorchEngine:
     def __init__(self, config: TorchConfig) -> None:
         self._config = config
         self._resolved: dict[str, Any] = {}
+        self._clocks: list[ClockOffset] = []  # of dedicated instances' workers
 
     def make_loop(self) -> WallLoop:
         return WallLoop()
 
     def resolved(self) -> dict[str, Any]:
-        return self._resolved
+        if self._config.cluster == "local":
+            return self._resolved
+        clocks = [{"offset_s": one.offset_s, "error_s": one.error_s} for one in self._clocks]
+        return self._resolved | {"clocks": clocks}
 
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
@@ -65,7 +72,7 @@ class TorchEngine:
             f"starting {len(placements)} torch workers, device {self._config.device}"
         )
         with ExitStack() as stack:
-            workers = Workers(stack, self._config, experiment)
+            workers = Workers(stack, self._launcher(stack, experiment), self._config, experiment)
             if any(placement.elastic for placement in placements):
                 elastic = TorchElastic(workers, self._config, experiment)
                 self._resolved = elastic.resolved()
@@ -78,8 +85,19 @@ class TorchEngine:
                 victims = [
                     Processes(one.name, experiment.loop, one.pids, one.may_fail)
                     for one in instances
+                    if self._config.cluster == "local"
                 ]
                 yield experiment.cluster(instances=instances, victims=victims)
+
+    def _launcher(self, stack: ExitStack, experiment: Experiment) -> Launcher:
+        if self._config.cluster == "local":
+            return LocalLauncher(stack)
+        if any(each.model is None or each.elastic for each in experiment.placements):
+            raise UsageError(
+                "engine.cluster=ray runs systems whose instances have their models for good, and "
+                "this one's share memory on a node: choose another system, or engine.cluster=local"
+            )
+        return RayLauncher(stack, experiment.hardware.num_nodes)
 
     def _check_attention(self, models: Iterable[ModelSpec]) -> None:
         """UsageError where the chosen kernels run neither here nor with these models."""
@@ -101,6 +119,7 @@ class TorchEngine:
             started.append(workers.start(index, {"memory": "dedicated", "spec": spec}))
             workers.stack.callback(started[-1].close)
         answers = workers.answers(started)
+        self._clocks = [worker.clock for worker in started]
         served = list(zip(specs, answers, strict=True))
         of_worker = ("device", "num_kv_blocks", "num_threads")
         self._resolved = workers.resolved(answers) | {
@@ -118,6 +137,8 @@ class TorchEngine:
             kv = CachingPool(answer["num_kv_blocks"], self._config.block_tokens)
             commands = Commands(worker, loop)
             instances.append(TorchInstance(spec, kv, BlockTables(kv), commands, run))
+            if self._config.cluster == "ray":
+                instances[-1].may_fail()  # its node may die, which is the system's to deal with
         return instances
 
 

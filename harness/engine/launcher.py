@@ -34,30 +34,29 @@ class Process(Protocol):
 
 class Launcher(Protocol):
     def start(
-        self, name: str, module: str, files: Sequence[int], log_path: Path, num_threads: int, *,
-        has_peers: bool = False,
+        self, name: str, node: int, module: str, files: Sequence[int], log_path: Path,
+        num_threads: int, *, has_peers: bool = False,
     ) -> tuple[Process, socket.socket]:  # fmt: skip
-        """Python running `module`, which inherits `files`, and the harness's end of its socket. Its
-        output is added to `log_path`."""
+        """Python running `module` on `node`, and the harness's end of its socket. It inherits
+        `files`; its output is added to `log_path`."""
         ...
 
-    def connect(self, one: str, other: str) -> None:
-        """Has two workers with peers be able to talk to one another. Where one has died, the other
-        finds its end closed."""
-        ...
+
+class NodeLost(ConnectionError):
+    """A worker is gone with the node it was on."""
 
 
 class LocalLauncher:
-    """Workers are children of this process. `pair`: of connected sockets; `stack`: ends with the
-    run."""
+    """Workers are children of this process, and all nodes this host. `pair`: of connected sockets;
+    `stack`: ends with the run."""
 
     def __init__(self, stack: ExitStack, pair: Callable[[], Pair] = socket.socketpair) -> None:
         self._stack, self._pair = stack, pair
         self._invitations: dict[str, socket.socket] = {}
 
     def start(
-        self, name: str, module: str, files: Sequence[int], log_path: Path, num_threads: int, *,
-        has_peers: bool = False,
+        self, name: str, node: int, module: str, files: Sequence[int], log_path: Path,
+        num_threads: int, *, has_peers: bool = False,
     ) -> tuple[Process, socket.socket]:  # fmt: skip
         ours, theirs = self._pair()
         with ExitStack() as given, log_path.open("ab") as log:
@@ -71,6 +70,8 @@ class LocalLauncher:
             return start(words, [*numbers, *files], log, environment(num_threads)), ours
 
     def connect(self, one: str, other: str) -> None:
+        """Has two workers with peers be able to talk to one another. Where one has died, the other
+        finds its end closed."""
         for end, to, named in zip(self._pair(), (one, other), (other, one), strict=True):
             with end, suppress(BrokenPipeError, ConnectionResetError):  # it has died
                 socket.send_fds(self._invitations[to], [named.encode()], [end.fileno()])

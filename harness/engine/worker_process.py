@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness.clock import WallLoop
-from harness.engine.launcher import Process
+from harness.engine.clock_offset import NUM_EXCHANGES, ClockOffset
+from harness.engine.launcher import NodeLost, Process
 from harness.engine.transport import GONE, HEARTBEAT_S, Connection, Header
 from harness.errors import RunError
 
 POLL_S = 0.5
 EXIT_GRACE_S = 5.0
 LOG_TAIL_LINES = 15
-NUM_PINGS = 8
 
 
 class WorkerProcess:
@@ -40,7 +40,8 @@ class WorkerProcess:
         hang_timeout_s: float, step_timeout_s: float,
     ) -> None:  # fmt: skip
         self.name = name
-        self.clock_offset_s = 0.0  # its monotonic clock minus ours
+        self.clock = ClockOffset()
+        self._pinged_s = 0.0  # when the latest exchange began
         self._log_path = log_path
         self._hang_timeout_s, self._step_timeout_s = hang_timeout_s, step_timeout_s
         self._pending = 0  # commands without an answer yet; written by the loop's thread
@@ -54,6 +55,11 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def clock_offset_s(self) -> float:
+        """Its monotonic clock minus ours."""
+        return self.clock.offset_s
+
     def pids(self) -> list[int]:
         return [self.pid]
 
@@ -62,16 +68,11 @@ class WorkerProcess:
         RunError where it fails, falls silent or takes longer than `timeout_s`. Measures the clock
         offset."""
         ready = self._reply("ready", time.monotonic() + timeout_s)
-        exchanges = []
-        for _ in range(NUM_PINGS):
-            sent = time.monotonic()
+        for _ in range(NUM_EXCHANGES):
+            sent_s = time.monotonic()
             self.send({"op": "ping"})
-            theirs = self._reply("pong", sent + timeout_s)["time_s"]
-            received = time.monotonic()
-            exchanges.append((received - sent, theirs - (sent + received) / 2))
-        round_trip_s, offset_s = min(exchanges)
-        # On one host both read the same clock; the rest is noise of the exchange.
-        self.clock_offset_s = offset_s if abs(offset_s) > round_trip_s else 0.0
+            theirs_s = self._reply("pong", sent_s + timeout_s)["time_s"]
+            self.clock.add(sent_s, theirs_s, time.monotonic())
         return ready
 
     def listen(self, loop: WallLoop, on_message: Callable[[Header], None]) -> None:
@@ -107,7 +108,8 @@ class WorkerProcess:
     def close(self) -> None:
         """Ends the process and gives back everything of it."""
         self.kill()
-        self._process.wait()
+        with suppress(NodeLost):
+            self._process.wait()
         if self._thread is not None:
             self._thread.join()
         self._connection.close()
@@ -151,10 +153,15 @@ class WorkerProcess:
             if header["op"] == "error":
                 self._fail(loop, f"failed: {header['message']}")
                 return
+            if header["op"] == "pong":
+                self.clock.add(self._pinged_s, header["time_s"], time.monotonic())
+                continue
             if header["op"] != "alive":
                 idle_s = 0.0
                 loop.post(on_message, header)
                 continue
+            self._pinged_s = time.monotonic()
+            self.send({"op": "ping"})
             stands = self._pending and self._num_answered == num_answered
             idle_s = idle_s + HEARTBEAT_S if stands else 0.0
             num_answered = self._num_answered
@@ -179,6 +186,8 @@ class WorkerProcess:
             code = self._process.wait(EXIT_GRACE_S)
         except subprocess.TimeoutExpired:
             return "closed its connection but has not exited"
+        except NodeLost as lost:
+            return str(lost)
         if code == -signal.SIGKILL:
             return "died: killed by SIGKILL (out of memory?)"
         if code < 0:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.configuration.threads import engine_threads
 from harness.engine.config import WARM_UP_TOKENS, TorchConfig
-from harness.engine.launcher import Launcher, LocalLauncher
+from harness.engine.launcher import Launcher
 from harness.engine.tokens import TokenBook, write_tokens
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess, side_by_side
@@ -21,9 +21,12 @@ MODULE = "harness.engine.worker"
 class Workers:
     """`stack`: ends with the run."""
 
-    def __init__(self, stack: ExitStack, config: TorchConfig, experiment: Experiment) -> None:
-        self.stack, self._config = stack, config
-        self.launcher: Launcher = LocalLauncher(stack)
+    def __init__(
+        self, stack: ExitStack, launcher: Launcher, config: TorchConfig, experiment: Experiment
+    ) -> None:
+        self.stack, self.launcher, self._config = stack, launcher, config
+        per_node = experiment.hardware.devices_per_node
+        self._nodes = [each.devices.start // per_node for each in experiment.placements]
         self.num_workers = len(experiment.placements)
         self.book = TokenBook(experiment.seed)
         stack.callback(write_tokens, experiment.run_dir / "tokens.parquet", self.book.generated)
@@ -39,8 +42,9 @@ class Workers:
         """Starts a worker, which inherits `files`; the caller closes it."""
         name, log_path = f"torch-{index}", self._logs / f"worker-{index}.log"
         process, sock = self.launcher.start(
-            name, MODULE, files, log_path, self._num_threads, has_peers=has_peers
-        )
+            name, self._nodes[index], MODULE, files, log_path, self._num_threads,
+            has_peers=has_peers,
+        )  # fmt: skip
         worker = WorkerProcess(
             name, process, sock, log_path, self._config.hang_timeout_s, self._config.step_timeout_s
         )

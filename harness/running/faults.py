@@ -117,6 +117,8 @@ def striking(faults: Faults, cluster: Cluster, loop: Loop, recorder: Recorder) -
         if isinstance(fault, Kill) and fault.host is not None:
             victim: Victim = Host(_with_hosts(cluster, fault.host), fault.host)
         else:
+            here = "faults strike instances of this host: choose engine.cluster=local"
+            require(cluster.victims, here)
             victim = cluster.victims[fault.instance or 0]
         victim.expect()
         strikes.append(Strike(key, fault, victim, loop, recorder))

@@ -36,7 +36,7 @@ DEDICATED: list[Callable[[Any], None]] = [
 def over_tcp() -> Iterator[None]:
     pair = partial(tcp.pair, secrets.token_bytes(tcp.TOKEN_BYTES))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.engine.workers.LocalLauncher", partial(LocalLauncher, pair=pair))
+        patch.setattr("harness.engine.engine.LocalLauncher", partial(LocalLauncher, pair=pair))
         yield
 
 

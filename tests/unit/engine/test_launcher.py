@@ -24,7 +24,7 @@ def test_a_worker_that_has_just_died_can_be_named_in_a_connection(
     with ExitStack() as stack:
         launcher = LocalLauncher(stack)
         for name in ("alive", "dead"):
-            _, ours = launcher.start(name, name, [], tmp_path / name, 1, has_peers=True)
+            _, ours = launcher.start(name, 0, name, [], tmp_path / name, 1, has_peers=True)
             stack.enter_context(ours)
         inherited["dead"].close()
         launcher.connect("dead", "alive")

@@ -1,0 +1,155 @@
+"""Dedicated instances on a Ray cluster of three nodes, which are all on this host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from harness.errors import InstanceLost, UsageError
+from tests.integration.test_torch_engine import request, started
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+
+pytestmark = [pytest.mark.live, pytest.mark.alone, pytest.mark.filterwarnings("ignore")]
+
+NUM_NODES = 3
+ON_RAY = {"cluster": "ray", "device": "cpu"}
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+GONE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    made = cluster_utils.Cluster(
+        initialize_head=True, head_node_args=NODE | {"include_dashboard": False}
+    )
+    for _ in range(NUM_NODES - 1):
+        made.add_node(**NODE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", made.address)
+        yield made
+    made.shutdown()
+
+
+def raylet_of(pid: int) -> int:
+    """The process that stands for the node on which `pid` runs."""
+    return next(each.pid for each in psutil.Process(pid).parents() if each.name() == "raylet")
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    until_s = time.monotonic() + GONE_S
+    while alive := [pid for pid in pids if psutil.pid_exists(pid)]:
+        assert time.monotonic() < until_s, f"still there: {alive}"
+        time.sleep(0.05)
+
+
+def tokens(folder: Path, num_instances: int, **changes: Any) -> dict[int, list[int]]:
+    """What each instance generates for a request of its own."""
+    requests = [request(number) for number in range(num_instances)]
+    with started(folder, requests, num_instances, **changes) as bench:
+        for number, each in enumerate(requests):
+            bench.loop.run(bench.serve(each, number))
+        if changes:
+            assert len({raylet_of(each.pid) for each in bench.instances}) == num_instances
+            for clock in bench.resolved["clocks"]:
+                assert abs(clock["offset_s"]) <= clock["error_s"] < 1.0
+        pids = [each.pid for each in bench.instances]
+        generated = bench.instances[0].tokens
+    wait_until_gone(pids)
+    return generated
+
+
+def test_each_node_has_an_instance_and_tokens_are_those_of_one_host(
+    cluster: Any, tmp_path: Path
+) -> None:
+    assert tokens(tmp_path / "ray", 3, **ON_RAY) == tokens(tmp_path / "local", 3)
+
+
+def test_a_cluster_with_fewer_nodes_than_the_profile_is_refused(
+    cluster: Any, tmp_path: Path
+) -> None:
+    says = "the hardware profile has 4 nodes, the Ray cluster 3"
+    with pytest.raises(UsageError, match=says), started(tmp_path, [], 4, **ON_RAY):
+        pass
+    assert not ray.is_initialized()
+
+
+def test_a_node_with_another_version_is_named(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.engine.ray_launcher.here", lambda: {"torch": "1.0"})
+    with pytest.raises(UsageError, match="node 0 of"), started(tmp_path, [], 3, **ON_RAY):
+        pass
+
+
+def test_no_cluster_at_the_address_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    says = "no Ray cluster at RAY_ADDRESS=127.0.0.1:1"
+    with pytest.raises(UsageError, match=says), started(tmp_path, [], 3, **ON_RAY):
+        pass
+
+
+def test_killing_the_harness_leaves_no_worker_behind(cluster: Any, tmp_path: Path) -> None:
+    words = [
+        "+system=vllm", "+workload=azure_code", "hardware=local_cluster_x4",
+        "hardware.num_devices=3", "engine.device=cpu", "engine.num_threads=1",
+        "+engine.cluster=ray", "workload.num_requests=5", "workload.scale.rate=0.01",
+        "tracking=none", "progress=false", f"hydra.run.dir={tmp_path / 'run'}",
+    ]  # fmt: skip
+    output = (tmp_path / "output").open("w+")
+    with (
+        output,
+        subprocess.Popen(
+            [sys.executable, "-m", "harness", *words], stdout=output, stderr=subprocess.STDOUT
+        ) as command,
+    ):
+        logs, pids = tmp_path / "run" / "logs", list[int]()
+        until_s = time.monotonic() + 120.0
+        while len(pids) < NUM_NODES:
+            output.flush()
+            assert command.poll() is None, (tmp_path / "output").read_text()
+            assert time.monotonic() < until_s, "no workers"
+            lines = [log.read_text() for log in logs.glob("worker-*.log")]
+            pids = [int(line.split()[1].strip(":")) for line in lines if "setup" in line]
+            time.sleep(0.1)
+        command.kill()
+    wait_until_gone(pids)
+
+
+def test_a_node_that_dies_is_named_and_the_others_go_on(cluster: Any, tmp_path: Path) -> None:
+    mine, others = request(0, output=400), request(1, output=30)
+    with started(tmp_path, [mine, others], 3, **ON_RAY) as bench:
+        doomed = bench.instances[2].pid
+
+        async def decode() -> None:
+            while True:
+                await bench.decode(mine, instance=2, max_steps=1)
+                await bench.loop.sleep(0.05)
+
+        async def story() -> float:
+            await bench.prefill(mine, 2)
+            os.kill(raylet_of(doomed), signal.SIGKILL)
+            killed_s = bench.loop.now
+            with pytest.raises(InstanceLost, match="torch-2"):
+                await decode()
+            lost_after_s: float = bench.loop.now - killed_s
+            with pytest.raises(InstanceLost, match="node 2"):
+                await decode()
+            await bench.serve(others, 0)
+            return lost_after_s
+
+        assert bench.loop.run(story()) < 5.0
+        assert len(bench.instances[0].tokens[1]) == 30
+    wait_until_gone([doomed])

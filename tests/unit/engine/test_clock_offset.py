@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from harness.engine.clock_offset import NUM_EXCHANGES, ClockOffset
+
+
+def test_the_quickest_of_the_latest_exchanges_counts() -> None:
+    clock = ClockOffset()
+    clock.add(10.0, 110.5, 11.0)
+    assert (clock.offset_s, clock.error_s) == (100.0, 0.5)
+    clock.add(20.0, 120.35, 20.1)
+    assert clock.offset_s == pytest.approx(100.3)
+    assert clock.error_s == pytest.approx(0.05)
+    for _ in range(NUM_EXCHANGES):  # the clock has drifted
+        clock.add(30.0, 131.1, 30.2)
+    assert clock.offset_s == pytest.approx(101.0)
+
+
+def test_a_clock_that_cannot_be_told_from_ours_is_ours() -> None:
+    clock = ClockOffset()
+    clock.add(1.0, 1.0009, 1.001)
+    assert clock.offset_s == 0.0
