@@ -48,8 +48,8 @@ Commands; python -m harness COMMAND --help explains each:
   workloads  lists and describes workloads, and writes schedules
   score      scores finished runs under other SLOs
   recover    makes the tables of a killed run from its journal
-  export     writes a finished run for vLLM's tools, AIPerf's, or as a Perfetto trace
-  explain    says why numbers differ between this harness, vLLM's benchmark, AIPerf and GuideLLM
+  export     writes a finished run in the format of another tool, or as a Perfetto trace
+  explain    says why numbers differ between this harness and other tools
   selftest   tests on this machine whether the harness measures rightly
 
 Groups (+: must be given), and their options:"""

@@ -7,14 +7,14 @@ of the server is left out. `simulated`, `verdict` and `run` stand beside its fie
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from harness.errors import UsageError
-from harness.exporting.conventions import DEFINITIONS, Seen
+from harness.exporting.conventions import about, seen_by
 from harness.records.run_folder import FinishedRun
-from harness.records.token_log import Floats, TokenLog
+from harness.records.token_log import Floats
 
 SCHEMA_VERSION = "1.4"
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
@@ -22,18 +22,14 @@ PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 def aiperf_result(run: FinishedRun) -> dict[str, Any]:
     """Latencies in milliseconds. Raises UsageError where no request completed."""
-    log, seen = TokenLog.from_table(run.requests), Seen(run.requests)
-    if not log.completed.any():
-        raise UsageError(f"no request of {run.path} completed: AIPerf's file would have no number")
+    seen = seen_by(run, "AIPerf")
+    log = seen.logs["all"]
     done, many = log.completed, log.completed & (log.num_tokens > 1)
     prompts = np.array(run.requests["prompt_tokens"].to_pylist(), np.float64)
     tokens = log.num_tokens.astype(np.float64)
-    window_s = float(np.max(log.times_s)) - float(np.nanmin(log.sent_s))
     found: dict[str, Any] = {}
-    for one in DEFINITIONS:
-        if one.tool != "aiperf":
-            continue
-        values = seen.of(one).values
+    for one, samples in seen.by("aiperf"):
+        values = samples.values
         if one.quantity in ("requests/s", "tokens/s"):
             found[one.name] = {"unit": one.quantity.replace("/s", "/sec"), "avg": float(values[0])}
         elif len(values):
@@ -45,7 +41,7 @@ def aiperf_result(run: FinishedRun) -> dict[str, Any]:
         "total_osl": {"unit": "tokens", "avg": float(tokens[done].sum())},
         "request_count": {"unit": "requests", "avg": float(done.sum())},
         "error_request_count": {"unit": "requests", "avg": float(log.failed.sum())},
-        "benchmark_duration": {"unit": "sec", "avg": window_s},
+        "benchmark_duration": {"unit": "sec", "avg": seen.window_s["sent"]},
     }
     if many.any():
         per_user = 1 / log.tpot_s[many & (log.tpot_s > 0)]
@@ -53,9 +49,44 @@ def aiperf_result(run: FinishedRun) -> dict[str, Any]:
             unit = "tokens/sec/user"
             found["output_token_throughput_per_user"] = _distribution(unit, per_user)
     return {
-        "schema_version": SCHEMA_VERSION, "run": run.path.name,
-        "simulated": run.manifest["simulated"], "verdict": run.invalid or "VALID",
+        "schema_version": SCHEMA_VERSION, **about(run),
         "was_cancelled": False, "is_complete": True, **found,
+    }  # fmt: skip
+
+
+def aiperf_records(run: FinishedRun) -> list[dict[str, Any]]:
+    """The lines of AIPerf's profile_export.jsonl: one for each request that was sent. Stamps count
+    from the schedule's start, where AIPerf has the time of day."""
+    return [_record(i, row) for i, row in enumerate(run.requests.to_pylist()) if row["sent_s"]
+            is not None]  # fmt: skip
+
+
+def _record(i: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    times, sent_s = row["token_times_s"], row["sent_s"]
+    done = row["status"] == "completed"
+    metrics = {"input_sequence_length": (row["prompt_tokens"], "tokens")}
+    if times and done:
+        starts = np.cumsum([0, *row["chunk_tokens"][:-1]])
+        gaps_ms = 1e3 * np.diff(np.array(times)[starts])
+        metrics |= {
+            "time_to_first_token": (1e3 * (times[0] - sent_s), "ms"),
+            "request_latency": (1e3 * (times[-1] - sent_s), "ms"),
+            "output_sequence_length": (len(times), "tokens"),
+            **({"inter_chunk_latency": (gaps_ms.tolist(), "ms")} if len(gaps_ms) else {}),
+        }
+    if done and len(times) > 1:
+        metrics["inter_token_latency"] = 1e3 * (times[-1] - times[0]) / (len(times) - 1), "ms"
+    stamps = {"request_start_ns": sent_s, "request_end_ns": times[-1] if times else sent_s}
+    told = {name: {"value": value, "unit": unit} for name, (value, unit) in metrics.items()}
+    return {
+        "metadata": {
+            "session_num": i, "x_request_id": str(row["request_id"]), "model": row["model"],
+            **{name: round(1e9 * at_s) for name, at_s in stamps.items()},
+            "worker_id": "harness", "record_processor_id": "harness",
+            "benchmark_phase": "profiling", "was_cancelled": False,
+        },
+        "metrics": told,
+        "error": None if done else {"message": row["error"], "type": row["status"]},
     }  # fmt: skip
 
 

@@ -2,25 +2,28 @@
 
 A definition says what is measured, from when it counts (`anchor`), of which requests (`of`) and
 what is one sample (`each`). Read from vLLM 0.32 (benchmarks/serve.py), AIPerf 0.13 (metrics/types),
-and GuideLLM 0.8.1 (schemas/base/request_stats.py, benchmark/schemas/metrics.py).
+GuideLLM 0.8.1 (schemas/base/request_stats.py, benchmark/schemas/metrics.py) and inference-perf 0.7
+(reportgen/base.py), whose definitions llm-d's benchmark report has too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from harness.errors import UsageError
+from harness.records.run_folder import FinishedRun
 from harness.records.token_log import Floats, TokenLog
 
 Quantity = Literal["TTFT", "E2E", "TPOT", "E2E a token", "gaps", "requests/s", "tokens/s"]
 Anchor = Literal["arrival", "sent"]
-Of = Literal["all", "completed"]
+Of = Literal["all", "completed", "streamed"]  # streamed: completed, with several tokens
 Each = Literal["request", "token", "chunk"]
-HARNESS = "harness"
+HARNESS, IP = "harness", "inference-perf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +45,36 @@ DEFINITIONS = (
     Definition("TTFT", "vllm", "ttft_ms", "sent", "completed", "request", 1e3),
     Definition("TTFT", "aiperf", "time_to_first_token", "sent", "completed", "request", 1e3),
     Definition("TTFT", "guidellm", "time_to_first_token_ms", "sent", "completed", "request", 1e3),
+    Definition("TTFT", IP, "time_to_first_token", "sent", "streamed", "request"),
     Definition("E2E", HARNESS, "e2e_s", "arrival", "completed", "request"),
     Definition("E2E", "vllm", "e2el_ms", "sent", "completed", "request", 1e3),
     Definition("E2E", "aiperf", "request_latency", "sent", "completed", "request", 1e3),
     Definition("E2E", "guidellm", "request_latency", "sent", "completed", "request"),
+    Definition("E2E", IP, "request_latency", "sent", "completed", "request"),
     Definition("TPOT", HARNESS, "tpot_s", "arrival", "completed", "request"),
     Definition("TPOT", "vllm", "tpot_ms", "arrival", "completed", "request", 1e3),
     Definition("TPOT", "aiperf", "inter_token_latency", "arrival", "completed", "request", 1e3),
     Definition("TPOT", "guidellm", "inter_token_latency_ms", "arrival", "completed", "token", 1e3),
+    Definition("TPOT", IP, "time_per_output_token", "arrival", "completed", "request"),
     Definition("E2E a token", HARNESS, "tpot_incl_first_s", "arrival", "completed", "request"),
     Definition("E2E a token", "guidellm", "time_per_output_token_ms", "sent", "completed", "token",
                1e3),
+    Definition("E2E a token", IP, "normalized_time_per_output_token", "sent", "completed",
+               "request"),
     Definition("gaps", HARNESS, "tbt_s", "arrival", "all", "token"),
     Definition("gaps", HARNESS, "itl_chunk_s", "arrival", "all", "chunk"),
     Definition("gaps", "vllm", "itl_ms", "arrival", "completed", "chunk", 1e3),
     Definition("gaps", "aiperf", "inter_chunk_latency", "arrival", "completed", "chunk", 1e3),
+    Definition("gaps", IP, "inter_token_latency", "arrival", "completed", "token"),
     Definition("requests/s", HARNESS, "request_throughput_per_s", "arrival", "completed",
                "request"),
     Definition("requests/s", "vllm", "request_throughput", "sent", "completed", "request"),
     Definition("requests/s", "aiperf", "request_throughput", "sent", "completed", "request"),
+    Definition("requests/s", IP, "requests_per_sec", "sent", "completed", "request"),
     Definition("tokens/s", HARNESS, "output_throughput_tokens_per_s", "arrival", "all", "token"),
     Definition("tokens/s", "vllm", "output_throughput", "sent", "completed", "token"),
     Definition("tokens/s", "aiperf", "output_token_throughput", "sent", "completed", "token"),
+    Definition("tokens/s", IP, "output_tokens_per_sec", "sent", "completed", "token"),
 )  # fmt: skip
 
 
@@ -82,27 +93,30 @@ class Samples:
 
 
 class Seen:
-    """A requests table as definitions see it."""
+    """A requests table as definitions see it. `logs`: of each `Of`. `window_s`: from each anchor's
+    first time to the last token; of a tool it is the benchmark's duration."""
 
     def __init__(self, table: pa.Table) -> None:
-        done = pc.equal(table["status"], "completed")
-        self._logs = {
-            "all": TokenLog.from_table(table),
-            "completed": TokenLog.from_table(table.filter(done)),
-        }
-        log = self._logs["all"]
-        self._ends_s = float(np.max(log.times_s, initial=-np.inf))
-        self._begins_s = {"arrival": float(log.arrival_s.min()), "sent": _first(log.sent_s)}
+        log = TokenLog.from_table(table)
+        streamed = log.completed & (log.num_tokens > 1)
+        self.logs = {"all": log, "completed": log.of(log.completed), "streamed": log.of(streamed)}
+        ends_s = float(np.max(log.times_s, initial=-np.inf))
+        begins_s = {"arrival": float(log.arrival_s.min()), "sent": _first(log.sent_s)}
+        self.window_s = {anchor: ends_s - begin_s for anchor, begin_s in begins_s.items()}
+
+    def by(self, tool: str) -> Iterator[tuple[Definition, Samples]]:
+        """The samples of each definition of a tool."""
+        return ((one, self.of(one)) for one in DEFINITIONS if one.tool == tool)
 
     def of(self, one: Definition) -> Samples:
         """The samples of a definition, without those that have no such value."""
-        log, quantity, each = self._logs[one.of], one.quantity, one.each
+        log, quantity, each = self.logs[one.of], one.quantity, one.each
         if quantity == "gaps":
-            return _equal(log.itl_chunk_s() if each == "chunk" else log.tbt_s())
+            return equal(log.itl_chunk_s() if each == "chunk" else log.tbt_s())
         if quantity in ("requests/s", "tokens/s"):
             count = len(log.times_s) if quantity == "tokens/s" else len(log)
-            window_s = self._ends_s - self._begins_s[one.anchor]
-            return _equal(np.array([count / window_s] if window_s > 0 else []))
+            window_s = self.window_s[one.anchor]
+            return equal(np.array([count / window_s] if window_s > 0 else []))
         begin_s = log.arrival_s if one.anchor == "arrival" else log.sent_s
         tokens = log.num_tokens.astype(np.float64)
         values = {
@@ -117,21 +131,37 @@ class Seen:
         return Samples(values[there], weights[there])
 
 
-def percentile(samples: Samples, share: float) -> float | None:
-    """Linear between samples, as all three tools have it; with weights, the value at which `share`
-    percent of the weight is reached. None: no sample."""
+def seen_by(run: FinishedRun, tool: str) -> Seen:
+    """Raises UsageError where no request completed."""
+    seen = Seen(run.requests)
+    if not len(seen.logs["completed"]):
+        told = f"no request of {run.path} completed: {tool}'s file would have no number"
+        raise UsageError(told)
+    return seen
+
+
+def about(run: FinishedRun) -> dict[str, Any]:
+    """What stands beside a tool's own fields: none of them tells it."""
+    simulated: bool = run.manifest["simulated"]
+    return {"run": run.path.name, "simulated": simulated, "verdict": run.invalid or "VALID"}
+
+
+def percentile(samples: Samples, share: float, *, linear: bool = True) -> float | None:
+    """The value at which `share` percent of the weight is reached, as GuideLLM has it; or linear
+    between samples, as the other tools have it, whose samples all weigh the same. None: no sample.
+    """
     values, weights = samples.values, samples.weights
     if not len(values):
         return None
-    if (weights == weights[0]).all():
+    if linear and (weights == weights[0]).all():
         return float(np.percentile(values, share))
     order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    at = int(np.searchsorted(reached, share / 100 * reached[-1]))
+    reached = np.cumsum(weights[order] / weights.sum())
+    at = int(np.searchsorted(reached, share / 100))
     return float(values[order][min(at, len(values) - 1)])
 
 
-def _equal(values: Floats) -> Samples:
+def equal(values: Floats) -> Samples:
     return Samples(values, np.ones(len(values)))
 
 

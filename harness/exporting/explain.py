@@ -1,10 +1,11 @@
 """Says why a number differs between tools: by its definition, or since something else was measured.
 
 Each quantity of a finished run is computed by the definition of this harness, of vLLM's benchmark,
-AIPerf and GuideLLM. Beside each stands what makes its mean differ from ours: counting from the
-sending, leaving out requests that failed, or counting each request by its tokens. With the result
-FILE of one of these tools its own means stand beside those of the run. What is left between the two
-is no matter of definitions: another run, clock or server.
+AIPerf, GuideLLM and inference-perf, whose definitions llm-d's report has. Beside each stands what
+makes its mean differ from ours: counting from the sending, leaving out requests that failed, or
+counting each request by its tokens. With the result FILE of one of these tools its own means stand
+beside those of the run. What is left between the two is no matter of definitions: another run,
+clock or server.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rich.table import Table
 
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
-from harness.exporting.conventions import DEFINITIONS, HARNESS, Definition, Seen, percentile
+from harness.exporting.conventions import DEFINITIONS, HARNESS, IP, Definition, Seen, percentile
 from harness.files import read_json
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
@@ -30,6 +31,7 @@ from harness.records.run_table import numbers_table
 WHY = {
     "sent": "counts from the sending",
     "completed": "completed requests alone",
+    "streamed": "completed requests of several tokens",
     "token": "weighted by tokens",
     "chunk": "one sample a chunk",
 }
@@ -58,12 +60,12 @@ def rows(table: Any, told: Mapping[Definition, float]) -> Iterator[dict[str, Any
     for one in DEFINITIONS:
         ours = next(each for each in DEFINITIONS if each.quantity == one.quantity)
         samples = seen.of(one)
-        rate = one.quantity.endswith("/s")
+        rate, linear = one.quantity.endswith("/s"), one.tool != "guidellm"
         row = {
             "quantity": one.quantity, "tool": one.tool, "name": one.name,
             "num_samples": len(samples.values), "mean": samples.mean,
-            "p50": None if rate else percentile(samples, 50),
-            "p99": None if rate else percentile(samples, 99),
+            "p50": None if rate else percentile(samples, 50, linear=linear),
+            "p99": None if rate else percentile(samples, 99, linear=linear),
             "differs": dict(reasons(seen, ours, one)),
         }  # fmt: skip
         if one in told:
@@ -78,6 +80,7 @@ def in_file(content: Any, file: Path) -> dict[Definition, float]:
     tool that is known here."""
     tools = {
         "vllm": "mean_ttft_ms", "aiperf": "time_to_first_token", "guidellm": "benchmarks",
+        IP: "load_summary",
     }  # fmt: skip
     content = content if isinstance(content, dict) else {}
     tool = next((name for name, key in tools.items() if key in content), None)
@@ -97,6 +100,10 @@ def _mean(content: Mapping[str, Any], tool: str, one: Definition) -> float | Non
     try:
         if tool == "aiperf":
             mean: float = content[one.name]["avg"]
+        elif tool == IP:
+            found = content["successes"]
+            rate = one.quantity.endswith("/s")
+            mean = found["throughput"][one.name] if rate else found["latency"][one.name]["mean"]
         else:
             metrics = content["benchmarks"][0]["metrics"]
             mean = metrics[one.name]["successful"]["mean"]
@@ -132,7 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = parser("explain", __doc__)
     about.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
     about.add_argument("file", type=Path, nargs="?", metavar="FILE",
-                       help="a result of vllm bench serve, AIPerf or GuideLLM (JSON)")  # fmt: skip
+                       help="a result (JSON) of vllm bench serve, AIPerf, GuideLLM or "
+                       "inference-perf")  # fmt: skip
     about.add_argument("--json", type=Path, metavar="OUT", help="the same as JSON")
     chosen = about.parse_args(arguments)
     run = FinishedRun.load(chosen.run)

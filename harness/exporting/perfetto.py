@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from harness.errors import UsageError
+from harness.exporting.conventions import about
 from harness.records.metrics import over_time
 from harness.records.run_folder import FinishedRun
 
@@ -29,11 +30,7 @@ def trace(run: FinishedRun) -> dict[str, Any]:
         {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
         for name, pid in numbers.items()
     ]
-    about = {
-        "run": run.path.name, "simulated": run.manifest["simulated"],
-        "verdict": run.invalid or "VALID",
-    }  # fmt: skip
-    return {"traceEvents": named + made, "displayTimeUnit": "ms", "otherData": about}
+    return {"traceEvents": named + made, "displayTimeUnit": "ms", "otherData": about(run)}
 
 
 def _requests(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
@@ -59,13 +56,13 @@ def _events(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, Any
     if not path.is_file():
         raise UsageError(f"{run.path} has no events.parquet, of which a trace is made")
     for row in pq.read_table(path).to_pylist():
-        about = {
+        event = {
             "cat": row["kind"], "name": row["kind"], "id": next(ids),
             "pid": _pid(numbers, row["instance"]), "tid": 0,
         }  # fmt: skip
         args = json.loads(row["fields"])
-        yield about | {"ph": "b", "ts": row["start_s"] * 1e6, "args": args}
-        yield about | {"ph": "e", "ts": row["end_s"] * 1e6}
+        yield event | {"ph": "b", "ts": row["start_s"] * 1e6, "args": args}
+        yield event | {"ph": "e", "ts": row["end_s"] * 1e6}
 
 
 def _counters(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import UsageError
+from harness.exporting.conventions import about, seen_by
 from harness.records.run_folder import FinishedRun
 from harness.records.token_log import Floats, TokenLog
 
@@ -25,10 +25,9 @@ def vllm_result(run: FinishedRun) -> dict[str, Any]:
     """Times of single requests in seconds, of the summary in milliseconds, as vLLM has them. Raises
     UsageError where no request completed."""
     table, manifest = run.requests, run.manifest
-    log = TokenLog.from_table(table)
-    if not log.completed.any():
-        raise UsageError(f"no request of {run.path} completed: vLLM's file would have no number")
-    done, duration_s = log.completed, float(np.nanmax(log.last_s) - np.nanmin(log.sent_s))
+    seen = seen_by(run, "vLLM")
+    log, duration_s = seen.logs["all"], seen.window_s["sent"]
+    done = log.completed
     ttft_s, latency_s = log.first_s - log.sent_s, log.last_s - log.sent_s
     chunks = table["chunk_tokens"].to_pylist()
     itls = [_between_chunks(log, i, np.array(sizes)) for i, sizes in enumerate(chunks)]
@@ -40,8 +39,7 @@ def vllm_result(run: FinishedRun) -> dict[str, Any]:
         "itl": np.array([gap for i in np.flatnonzero(done) for gap in itls[i]]),
     }  # fmt: skip
     return {
-        "run": run.path.name, "simulated": manifest["simulated"],
-        "verdict": run.invalid or "VALID", "date": _date(manifest["ended_utc"]),
+        **about(run), "date": _date(manifest["ended_utc"]),
         "endpoint_type": "openai", "backend": manifest["choices"]["engine"],
         "model_id": ",".join(sorted(set(table["model"].to_pylist()))),
         "num_prompts": len(log), "request_rate": run.summary["asked_rate_per_s"],

@@ -67,7 +67,10 @@ def test_windows_of_rates(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("tool", "file"), [("vllm", "vllm.json"), ("aiperf", "aiperf.json")])
+@pytest.mark.parametrize(
+    ("tool", "file"),
+    [(tool, f"{tool}.json") for tool in ("vllm", "aiperf", "guidellm", "inference-perf")],
+)
 def test_nothing_is_left_over_from_a_file_of_this_run(tmp_path: Path, tool: str, file: str) -> None:
     folder = write_run(tmp_path, late_and_failed())
     assert export([str(folder), "--to", tool]) == 0

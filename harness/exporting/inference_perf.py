@@ -1,0 +1,95 @@
+"""A run as inference-perf 0.7 reports it: its summary_lifecycle_metrics.json, and its
+per_request_lifecycle_metrics.json with the time of every token.
+
+inference-perf's definitions, not ours: seconds that count from when a request was sent, and numbers
+of completed requests. Requests that were never sent are left out. The time at which a request ended
+that failed before its first token is not known: null.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from harness.exporting.conventions import IP, Seen, about, seen_by
+from harness.records.run_folder import FinishedRun
+from harness.records.token_log import Floats
+
+PERCENTILES = (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
+
+
+def summary(run: FinishedRun) -> dict[str, Any]:
+    """Raises UsageError where no request completed."""
+    seen, table = seen_by(run, IP), run.requests
+    log, window_s = seen.logs["all"], seen.window_s["sent"]
+    sent = np.isfinite(log.sent_s)
+    prompts, tokens = lengths(run, seen)
+    found = {one.name: samples.values for one, samples in seen.by(IP)}
+    rates = {name: float(found.pop(name)[0]) for name in [*found] if name.endswith("_per_sec")}
+    failed_s = (log.last_s - log.sent_s)[log.failed & log.started]
+    errors = Counter(word for word in table["error"].to_pylist() if word)
+    return {
+        **about(run), "benchmark_time_seconds": window_s,
+        "load_summary": {
+            "count": int(sent.sum()), "schedule_delay": _spread(log.send_lag_s[sent]),
+            "send_duration": float(np.ptp(log.sent_s[sent])),
+            "requested_rate": run.summary["asked_rate_per_s"],
+            "achieved_rate": run.summary["achieved_rate_per_s"],
+        },
+        "successes": {
+            "count": len(prompts),
+            "latency": {name: _spread(values) for name, values in found.items()},
+            "throughput": {
+                **rates, "input_tokens_per_sec": float(prompts.sum()) / window_s,
+                "total_tokens_per_sec": float((prompts + tokens).sum()) / window_s,
+            },
+            "prompt_tokens": {"total": float(prompts.sum()), **(_spread(prompts) or {})},
+            "output_len": _spread(tokens),
+            "output_tokens": {"total": float(tokens.sum()), **(_spread(tokens) or {})},
+        },
+        "failures": {
+            "count": int(sent.sum()) - len(prompts), "request_latency": _spread(failed_s),
+            "by_label": {word: {"count": many, "messages": [{"message": word}]}
+                         for word, many in errors.most_common()},
+        },
+    }  # fmt: skip
+
+
+def per_request(run: FinishedRun) -> list[dict[str, Any]]:
+    """One record for each request that was sent, in the schedule's order."""
+    return [
+        {
+            "scheduled_time": row["arrival_s"], "start_time": row["sent_s"],
+            "end_time": times[-1] if (times := row["token_times_s"]) else None,
+            "info": {
+                "request_metrics": {"text": {"input_tokens": row["prompt_tokens"]}},
+                "response_metrics": {
+                    "output_tokens": len(times), "output_token_times": times,
+                    "server_usage": {"prompt_tokens": row["server_prompt_tokens"]},
+                } if times else None,
+                "labels": {"model": row["model"], "simulated": str(run.manifest["simulated"])},
+            },
+            "error": None if row["status"] == "completed"
+            else {"error_type": row["status"], "error_msg": row["error"]},
+        }
+        for row in run.requests.to_pylist() if row["sent_s"] is not None
+    ]  # fmt: skip
+
+
+def lengths(run: FinishedRun, seen: Seen) -> tuple[Floats, Floats]:
+    """Tokens of the prompt and of the answer [requests completed]."""
+    prompts = np.array(run.requests["prompt_tokens"].to_pylist(), np.float64)
+    done = seen.logs["all"].completed
+    return prompts[done], seen.logs["all"].num_tokens[done].astype(np.float64)
+
+
+def _spread(values: Floats) -> dict[str, float] | None:
+    """Percentiles linear between samples; None: no sample."""
+    if not len(values):
+        return None
+    shares = np.percentile(values, PERCENTILES).tolist()
+    names = ["median" if share == 50 else f"p{share:g}" for share in PERCENTILES]
+    mean = {"mean": float(values.mean()), "min": float(values.min()), "max": float(values.max())}
+    return mean | dict(zip(names, shares, strict=True))
