@@ -72,7 +72,7 @@ def pairs(reference: Arm, other: Arm) -> dict[int, tuple[FinishedRun, FinishedRu
 
 def unequal(runs: Sequence[FinishedRun]) -> list[str]:
     """What makes a comparison unfair, a sentence each; none: the runs have equal budgets."""
-    found = [f"{run.path} is INVALID" for run in runs if not valid(run)]
+    found = [f"{run.path} is {run.summary['verdict']['status']}" for run in runs if not valid(run)]
     if len({NEEDED["SLO"](run) for run in runs}) > 1:
         found.append("the runs differ in their SLO; the first run's judges all")
     if differing := conditions([run.manifest for run in runs]):

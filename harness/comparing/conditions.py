@@ -33,7 +33,8 @@ def differences(runs: Sequence[FinishedRun]) -> list[str]:
     for run in runs:
         if not valid(run):
             reasons = "; ".join(run.summary["verdict"]["reasons"])
-            lines.append(f"INVALID, without ratios: {run.path.name}: {reasons}")
+            status = run.summary["verdict"]["status"]
+            lines.append(f"{status}, without ratios: {run.path.name}: {reasons}")
     return lines
 
 
@@ -78,7 +79,7 @@ def _version(manifest: dict[str, Any], name: str) -> str | None:
 def _devices(manifest: dict[str, Any]) -> str | None:
     """The number and kind of devices, by the hardware profile. A remote endpoint's are not
     known."""
-    if manifest["engine_name"] in ("openai", "none"):
+    if manifest["engine_name"] in ("openai", "none", "imported"):
         return None
     hardware = manifest["hardware"]
     count = len(manifest["engine"].get("devices", ())) or hardware["num_devices"]

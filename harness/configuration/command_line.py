@@ -28,6 +28,7 @@ COMMANDS = {  # `harness.configuration.key_help` has a line for each
     "score": "harness.records.score",
     "recover": "harness.records.recover",
     "export": "harness.exporting",
+    "import": "harness.exporting.importing",
     "explain": "harness.exporting.explain",
     "selftest": "harness.selftest",
 }

@@ -48,7 +48,7 @@ Commands; python -m harness COMMAND --help explains each:
   workloads  lists and describes workloads, and writes schedules
   score      scores finished runs under other SLOs
   recover    makes the tables of a killed run from its journal
-  export     writes a finished run in the format of another tool, or as a Perfetto trace
+  export     writes a finished run as another tool would; import reads another tool's result
   explain    says why numbers differ between this harness and other tools
   selftest   tests on this machine whether the harness measures rightly
 

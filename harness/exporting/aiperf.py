@@ -57,11 +57,12 @@ def aiperf_result(run: FinishedRun) -> dict[str, Any]:
 def aiperf_records(run: FinishedRun) -> list[dict[str, Any]]:
     """The lines of AIPerf's profile_export.jsonl: one for each request that was sent. Stamps count
     from the schedule's start, where AIPerf has the time of day."""
-    return [_record(i, row) for i, row in enumerate(run.requests.to_pylist()) if row["sent_s"]
-            is not None]  # fmt: skip
+    rows, simulated = run.requests.to_pylist(), run.manifest["simulated"]
+    sent = [row for row in rows if row["sent_s"] is not None]
+    return [_record(i, row, simulated) for i, row in enumerate(sent)]
 
 
-def _record(i: int, row: Mapping[str, Any]) -> dict[str, Any]:
+def _record(i: int, row: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
     times, sent_s = row["token_times_s"], row["sent_s"]
     done = row["status"] == "completed"
     metrics = {"input_sequence_length": (row["prompt_tokens"], "tokens")}
@@ -81,6 +82,7 @@ def _record(i: int, row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "metadata": {
             "session_num": i, "x_request_id": str(row["request_id"]), "model": row["model"],
+            "simulated": simulated,
             **{name: round(1e9 * at_s) for name, at_s in stamps.items()},
             "worker_id": "harness", "record_processor_id": "harness",
             "benchmark_phase": "profiling", "was_cancelled": False,

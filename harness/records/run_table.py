@@ -371,8 +371,9 @@ def device_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _warnings(summary: Mapping[str, Any]) -> list[Text]:
-    invalid = [Text(f"INVALID: {reason}", "red") for reason in summary["verdict"]["reasons"]]
-    notes = [Text(note, "yellow") for note in summary["verdict"].get("notes", [])]
+    verdict = summary["verdict"]
+    invalid = [Text(f"{verdict['status']}: {reason}", "red") for reason in verdict["reasons"]]
+    notes = [Text(note, "yellow") for note in verdict.get("notes", [])]
     errors = [Text(f"{n} x {text}", "yellow") for text, n in summary["errors"].items()]
     missing = summary["num_requests"] - summary["ttft_s"]["num_samples"]
     if missing:

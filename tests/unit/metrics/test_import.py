@@ -1,0 +1,148 @@
+"""Results of other tools as runs of ours: a round trip, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from harness.exporting.__main__ import main as export
+from harness.exporting.explain import main as explain
+from harness.exporting.importing import main as read
+from harness.records.run_folder import FinishedRun
+from harness.records.score import main as score
+from harness.records.token_log import TokenLog
+from plots import compare
+from tests.unit.metrics.service import Service, steady, write_run
+
+TOOLS = {"vllm": "vllm.json", "aiperf-records": "aiperf-records.jsonl", "guidellm": "guidellm.json"}
+
+
+def imported(folder: Path, to: str) -> FinishedRun:
+    assert export([str(folder), "--to", to]) == 0
+    out = folder / to
+    assert read([str(folder / TOOLS[to]), "--out", str(out)]) == 0
+    return FinishedRun.load(out)
+
+
+TIMES = st.floats(1e-3, 3.0)
+LOGS = st.lists(
+    st.tuples(TIMES, TIMES, st.lists(st.tuples(st.integers(1, 4), TIMES), min_size=1, max_size=6),
+              st.booleans()),
+    min_size=1, max_size=6,
+).filter(lambda rows: any(ends for *_, ends in rows))  # fmt: skip
+
+
+@settings(deadline=None, max_examples=15, phases=[Phase.explicit, Phase.generate])
+@given(LOGS, st.sampled_from([*TOOLS]))
+def test_a_round_trip_keeps_times_and_tokens(
+    rows: list[tuple[float, float, list[tuple[int, float]], bool]], to: str
+) -> None:
+    """Each row: the gap to the arrival before, the send lag, chunks and the gaps before them, and
+    whether the request completes."""
+    totals = [sum(size for size, _ in chunks) for _, _, chunks, _ in rows]
+    arrivals = np.cumsum([gap for gap, *_ in rows]).tolist()
+    service = Service(*zip(arrivals, totals, strict=True))
+    for i, (_, lag_s, chunks, ends) in enumerate(rows):
+        service.send(i, lag_s)
+        at_s = arrivals[i] + lag_s
+        for size, gap_s in chunks:
+            at_s += gap_s
+            service.chunks(i, size, at_s)
+        if ends:
+            service.recorder.completed(service.requests[i])
+        else:
+            service.fail(i, "gone")
+    with TemporaryDirectory() as made:
+        found = imported(write_run(Path(made) / "run", service), to)
+    ours, theirs = TokenLog.from_table(service.table()), TokenLog.from_table(found.requests)
+    order = np.arange(len(rows)) if to == "guidellm" else np.argsort(ours.sent_s, kind="stable")
+    done = ours.completed[order]
+    begin_s = ours.arrival_s.min() if to == "guidellm" else ours.sent_s.min()
+    atol = 2e-9 if to == "aiperf-records" else 1e-11  # AIPerf has whole nanoseconds
+    near = partial(np.testing.assert_allclose, rtol=0, atol=atol)
+    assert (theirs.completed == done).all()
+    assert (theirs.num_tokens[done] == ours.num_tokens[order][done]).all()
+    near(theirs.sent_s, (ours.sent_s - begin_s)[order])
+    for name in ("first_s", "last_s"):
+        values = (getattr(ours, name) - begin_s)[order]
+        near(getattr(theirs, name)[done], values[done])
+    if to == "guidellm":
+        near(theirs.arrival_s, ours.arrival_s - begin_s)
+    elif ours.of(ours.completed).one_token_chunks:
+        gaps = [log.of(log.completed) for log in (ours, theirs)]
+        pooled = [np.sort(log.tbt_s()) for log in gaps]
+        near(pooled[1], pooled[0])
+
+
+def test_an_import_says_whose_it_is_and_is_never_valid(tmp_path: Path) -> None:
+    run = imported(write_run(tmp_path, steady(70), engine_name="torch"), "vllm")
+    assert run.manifest["imported"]["tool"] == "vllm"
+    assert len(run.manifest["imported"]["sha256"]) == 64
+    assert run.summary["verdict"]["status"] == "NOT JUDGED"
+    assert any("scheduled arrivals" in note for note in run.summary["verdict"]["notes"])
+    assert run.summary["tbt_s"]["num_samples"] == 70 * 19
+    ours = FinishedRun.load(tmp_path).summary
+    sent = ours["ttft_sent_anchored_s"]["mean"]
+    assert run.number("ttft_s.mean") == pytest.approx(sent)
+
+
+def test_what_a_file_lacks_has_no_number(tmp_path: Path) -> None:
+    """GuideLLM keeps the first and the last time of an answer."""
+    run = imported(write_run(tmp_path, steady(70)), "guidellm")
+    ours = FinishedRun.load(tmp_path)
+    assert run.summary["tbt_s"]["mean"] is None
+    assert "the file has not how many tokens each chunk had" in run.summary["verdict"]["notes"]
+    for name in ("ttft_s.mean", "tpot_s.mean", "e2e_s.p90"):
+        assert run.number(name) == pytest.approx(ours.number(name)), name
+    assert run.manifest["simulated"] is True
+
+
+def test_commands_read_an_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = imported(write_run(tmp_path, steady(70)), "aiperf-records")
+    assert score([str(run.path), "--slo", "ttft_s=0.5"]) == 0
+    assert explain([str(run.path)]) == 0
+    assert "imported from aiperf" in capsys.readouterr().out
+    assert compare.table([tmp_path, run.path])
+
+
+BENCHMARK = {"config": {"backend": {}}, "requests": {"successful": [{"info": 3}]}}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff{", "neither JSON"), (b"{}", "no tool that is known"), (b"[]", "no whole result"),
+        (b"3", "no whole result"), (b"[3]", "no whole result"),
+        (b'[{"metadata": 3}]', "no whole result"),
+        (b'{"mean_ttft_ms": 1}', "--save-detailed"),
+        (json.dumps({"benchmarks": [BENCHMARK, BENCHMARK]}).encode(), "--benchmark 1, 2"),
+        (json.dumps({"benchmarks": [BENCHMARK]}).encode(), "no whole result"),
+        (json.dumps({"ttfts": [1.0], "itls": [[-1.0]], "start_times": [0.0], "input_lens": [1],
+                     "output_lens": [2], "errors": [""]}).encode(), "one after the other"),
+        (json.dumps({"ttfts": [float("nan")], "itls": [[]], "start_times": [0.0], "errors": [""],
+                     "input_lens": [1], "output_lens": [1]}).encode(), "no time"),
+    ],
+)  # fmt: skip
+def test_what_is_no_result_is_refused(
+    tmp_path: Path, content: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "odd.json", tmp_path / "out"
+    file.write_bytes(content)
+    assert read([str(file), "--out", str(out)]) == 2
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_folder_that_is_not_free_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = imported(write_run(tmp_path, steady(10)), "vllm")
+    assert read([str(tmp_path / "vllm.json"), "--out", str(run.path)]) == 2
+    assert "holds files" in capsys.readouterr().err
