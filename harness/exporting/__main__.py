@@ -9,7 +9,7 @@
     llm-d           llm-d's benchmark report 0.2.1
     perfetto        a trace of requests and of what instances did, for https://ui.perfetto.dev
 
-Each file has that tool's definitions, which differ from this harness's: docs/reading-results.md.
+Each file has that tool's definitions, which differ from this harness's: docs/measurement.md.
 """
 
 from __future__ import annotations

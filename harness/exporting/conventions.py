@@ -39,6 +39,11 @@ class Definition:
     each: Each
     unit: float = 1.0
 
+    @property
+    def id(self) -> str:
+        """Its name in docs/measurement.md."""
+        return f"{self.tool}/{self.name}"
+
 
 DEFINITIONS = (
     Definition("TTFT", HARNESS, "ttft_s", "arrival", "all", "request"),

@@ -62,7 +62,7 @@ def rows(table: Any, told: Mapping[Definition, float]) -> Iterator[dict[str, Any
         samples = seen.of(one)
         rate, linear = one.quantity.endswith("/s"), one.tool != "guidellm"
         row = {
-            "quantity": one.quantity, "tool": one.tool, "name": one.name,
+            "quantity": one.quantity, "tool": one.tool, "name": one.name, "id": one.id,
             "num_samples": len(samples.values), "mean": samples.mean,
             "p50": None if rate else percentile(samples, 50, linear=linear),
             "p99": None if rate else percentile(samples, 99, linear=linear),
@@ -124,7 +124,7 @@ def shown(found: Sequence[Mapping[str, Any]], title: str) -> Table:
             cells += [_cell(row.get("in_file"), show), _cell(row.get("left"), show, signed=True)]
         why = [f"{word} ({_cell(by, show, signed=True)})" for word, by in row["differs"].items()]
         first = row["quantity"] if row["tool"] == HARNESS else ""
-        made.add_row(first, f"{row['tool']} {row['name']}", *cells, "; ".join(why))
+        made.add_row(first, row["id"], *cells, "; ".join(why))
     return made
 
 
