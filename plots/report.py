@@ -29,15 +29,24 @@ from harness.records.run_folder import FinishedRun
 from harness.records.run_table import COLUMNS, LATENCIES, origin, title
 from harness.records.sources import code_hash
 from harness.records.verdict import Rule, rules
+from plots import engine_metrics, scaling
 from plots import run as picture
-from plots import scaling
 from plots.timeline import timeline
 
 PAGE = Path(__file__).resolve().parent / "page"
 MAX_MODELS = 12  # models that are shown by name
 # Kinds of events that the verdict looks at.
 JUDGED = pa.array(
-    [CLOSED_LOOP, EARLY_ENDS, "heartbeat", "stall", "late_stamps", "prefix_cache", "no_progress"]
+    [
+        CLOSED_LOOP,
+        EARLY_ENDS,
+        "heartbeat",
+        "stall",
+        "late_stamps",
+        "prefix_cache",
+        "no_progress",
+        "scrapes",
+    ]
 )
 
 
@@ -45,6 +54,7 @@ def draw(run_dir: Path) -> Path:
     """Writes run.png, and scaling.png if the run scaled; then report.html with them."""
     picture.draw(run_dir)
     scaling.draw(run_dir)
+    engine_metrics.draw(run_dir)
     return write(run_dir)
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from harness.drivers.connections import keep_ahead, needed
 from harness.drivers.counters import counters
+from harness.drivers.engine_metrics import scraping
 from harness.drivers.http_endpoint import HttpEndpoint
 from harness.drivers.io_thread import IoThread
 from harness.engine_api import Experiment
@@ -34,7 +35,8 @@ def replaying(
         loop.spawn(keep_ahead(pools, _ahead(experiment), loop, io), name="connections")
     before = [_prefix_cache(endpoint) for endpoint in endpoints]
     try:
-        yield
+        with scraping(endpoints, loop, recorder, experiment.run_dir):
+            yield
     finally:
         io.record_stalls(recorder)
     for endpoint, then in zip(endpoints, before, strict=True):

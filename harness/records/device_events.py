@@ -21,7 +21,8 @@ Event = Mapping[str, Any]  # a row of Recorder.events
 
 def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, Any]:
     """`switches`, `busy_share`, `host_full`, `slot_gpu_seconds`, `moved_bytes`, `kv_moves`,
-    `lease_seconds`, `pace` and `faults`, as far as `events` tell of them: keys of summary.json."""
+    `lease_seconds`, `pace`, `faults` and `scrapes_failed`, as far as `events` tell of them: keys of
+    summary.json."""
     of = _grouped(events, lambda event: event["kind"])
     found: dict[str, Any] = {
         "switches": _switches(of["switch"]),
@@ -47,6 +48,10 @@ def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, An
         | each["fields"]
         for each in of["fault"]
     ]
+    # By server: how many of its pages of metrics failed, and the last error.
+    found["scrapes_failed"] = {
+        each["instance"]: each["fields"] for each in of["scrapes"] if each["fields"]["num_failed"]
+    }
     for event in of["server_paging"]:  # one server has a plug-in
         names = ("iterations", "slices", "preemptions", "lost_blocks")
         found["plugin"] = {name: event["fields"][name] for name in names}

@@ -34,7 +34,8 @@ YamlDumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 # What a run leaves; beside it, while it lasts, its journal.
 FILES = (
     "schedule.parquet", "config.yaml", "manifest.json", "requests.parquet", "events.parquet",
-    "gpu.parquet", "tokens.parquet", "summary.json", "run.png", "report.html",
+    "gpu.parquet", "engine_metrics.parquet", "tokens.parquet", "summary.json", "run.png",
+    "engine_metrics.png", "report.html",
 )  # fmt: skip
 # What tables and figures of a run rest on: without it the file is not what was written.
 NEEDED_OF = {

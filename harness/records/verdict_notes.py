@@ -25,6 +25,11 @@ def notes(run: Evidence) -> Iterator[str]:
     """One sentence each."""
     yield from _without_room(run.devices.get("host_full", {}))
     yield from _behind_pace(run.devices.get("pace", {}))
+    for server, told in run.devices.get("scrapes_failed", {}).items():
+        yield (
+            f"{told['num_failed']} pages of metrics of {server} failed beside {told['num_pages']}, "
+            f"the last with: {told['last_error']}"
+        )
     yield from _stalls(run.receive_lag)
     yield from run.uncertified
     yield from _odd_answers(run.answers)
