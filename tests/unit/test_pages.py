@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHERS = re.compile(  # files of projects that are compared with, and those of a tutorial
@@ -49,3 +50,23 @@ def test_a_file_that_is_not_there_is_found() -> None:
 @pytest.mark.parametrize("page", pages())
 def test_pages_name_files_that_are_there(page: str) -> None:
     assert not absent((ROOT / page).read_text(), kept())
+
+
+def getting_started(page: str) -> list[str]:
+    """The commands of the page's first block of them, without their comments."""
+    block = page.partition("## Getting Started")[2].split("```")[1]
+    return [line.partition("#")[0].strip() for line in block.splitlines() if line.strip()]
+
+
+def test_ci_follows_the_evaluators_page_to_the_letter() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())["jobs"]
+    typed = [step["run"] for step in jobs["getting-started"]["steps"] if "run" in step]
+    assert typed
+    assert typed == getting_started((ROOT / "docs/artifact.md").read_text())
+
+
+def test_a_command_is_what_stands_before_its_comment() -> None:
+    page = (
+        "x\n## Getting Started (1 minute)\n\n```\nmake a      # b\nmake c\n```\n```\nmake d\n```\n"
+    )
+    assert getting_started(page) == ["make a", "make c"]
