@@ -10,7 +10,7 @@
 # make figures-PAPER    all figures of a paper, then its claims: make figures-aegaeon
 # make reproduce        figures and claims again, beside the committed ones: PAPER=kunserve, FIGURE=aqua_fig08,
 #                       CLAIM=kunserve/abstract-tail, or all four papers; of one seed, or TIER=full
-# make papers           one page with every figure and claim, committed and made again: papers.html
+# make papers           the report, one page with every figure and claim: results/published/report.html
 # make smoke            one live run, one figure and its claims, in a few minutes
 # make archive          a tarball of this commit for a deposit, with its revision and checksums
 # make sensitivity-PAPER  the simulated figures with another engine profile: do verdicts change?

@@ -57,9 +57,10 @@ def _parser() -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=what)
         one.add_argument("folder", nargs="?", type=Path, default=folder, help="%(default)s")
         one.set_defaults(draw=draw, made=lambda chosen: [chosen.draw(chosen.folder)])
-    of_all = commands.add_parser("papers", help="write papers.html: every figure and claim")
-    of_all.add_argument("--out", type=Path, metavar="FILE", default=papers.PAGE)
-    of_all.set_defaults(made=lambda chosen: [papers.write(chosen.out)])
+    of_all = commands.add_parser("papers", help="write the report: every figure and claim")
+    both = "default: results/published/report.html, and results/reproduced/report.html"
+    of_all.add_argument("--out", type=Path, metavar="FILE", help=both)
+    of_all.set_defaults(made=lambda chosen: papers.write(chosen.out))
     return parser
 
 

@@ -31,6 +31,7 @@ class Judged:
     kind: str = ""  # one of KINDS; empty: it has no value
     source: Mapping[str, Any] | None = None  # the figure's provenance, of the claim's rows
     varied: Mapping[str, Ours] = field(default_factory=dict)  # ours with a system set otherwise
+    runs: Sequence[str] = ()  # hashes of the configurations of the runs that the value is of
     profiles: dict[str, Judged] = field(default_factory=dict)  # with another engine profile
 
 
@@ -63,7 +64,18 @@ def judged(claim: Claim, published: Path, variations: Variations | None = None) 
     rests_on = kind(rows, source)
     made = _finding(claim, ours, found, rests_on, rows)
     varied_ours = {label: estimate(list(each.values.values())) for label, each in varied.items()}
-    return Judged(claim, made.verdict, made.why, ours, made.effect, rests_on, source, varied_ours)
+    return Judged(
+        claim, made.verdict, made.why, ours, made.effect, rests_on, source, varied_ours,
+        runs_of(rows, source),
+    )  # fmt: skip
+
+
+def runs_of(rows: pd.DataFrame, source: Mapping[str, Any]) -> list[str]:
+    """The hashes of the runs that `rows` name; all of the figure's, where a row is over more runs
+    than it names."""
+    cells = rows["config_hash"].dropna() if "config_hash" in rows else ()
+    known, named = source.get("runs", {}), dict.fromkeys(" ".join(map(str, cells)).split())
+    return list(named if set(named) <= set(known) else known)
 
 
 def conditional(rows: Sequence[Judged]) -> list[Judged]:

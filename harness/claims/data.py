@@ -117,13 +117,13 @@ def _told(value: float) -> str:
 # --- read again
 
 
-def read(path: Path) -> pd.DataFrame:
-    """Texts. Raises UsageError for a file that has not the columns that `differences` needs."""
+def read(path: Path, needed: Sequence[str] = NEEDED) -> pd.DataFrame:
+    """Texts. Raises UsageError for a file that lacks columns; NEEDED are those of `differences`."""
     try:
         found = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read as CSV: {first_line(error)}") from error
-    missing = [name for name in NEEDED if name not in found]
+    missing = [name for name in needed if name not in found]
     if missing:
         raise UsageError(f"{path.name} lacks {', '.join(missing)}; columns: {', '.join(COLUMNS)}")
     return found

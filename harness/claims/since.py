@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import subprocess
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -19,13 +20,15 @@ from harness.errors import UsageError
 
 CSV = "results/claims/claims.csv"
 KEY = ["paper", "id"]
+NEEDED = (*KEY, "ours", "verdict")  # of an earlier version
+HEAD = ["claim", "quantity", "published", "then", "now"]
 
 
 def earlier(version: str, root: Path) -> pd.DataFrame:
     """`version`: a CSV, or a revision of the git repository `root`. Raises UsageError for one that
     is neither, or that has no claims.csv yet."""
     if Path(version).is_file():
-        return read(Path(version))
+        return read(Path(version), NEEDED)
     shown = subprocess.run(
         ["git", "show", f"{version}:{CSV}"], cwd=root, capture_output=True, text=True, check=False
     )
@@ -34,25 +37,44 @@ def earlier(version: str, root: Path) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(shown.stdout), dtype=str, keep_default_na=False)
 
 
-def page(old: pd.DataFrame, new: pd.DataFrame, version: str) -> str:
-    """Markdown: how many verdicts there were and are, then each claim that was judged otherwise,
-    then those that only one of the versions has, then how many values moved."""
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Of one version of the ledger to the next. Claims are named PAPER/ID."""
+
+    num_both: int  # claims that both versions have
+    num_moved: int  # with another value and the same verdict
+    counts: list[list[str]]  # verdict, how many then, how many now
+    otherwise: list[list[str]]  # claims with another verdict, as HEAD says
+    new: list[str]
+    gone: list[str]
+
+
+def changes(old: pd.DataFrame, new: pd.DataFrame) -> Changes:
     both = old.merge(new, on=KEY, suffixes=("_old", ""))
     other = both[both["verdict_old"] != both["verdict"]]
     moved = both[(both["verdict_old"] == both["verdict"]) & (both["ours_old"] != both["ours"])]
     before, now = Counter(old["verdict"]), Counter(new["verdict"])
-    counts = [[each, str(before[each]), str(now[each])] for each in VERDICTS]
-    lines = [f"# What changed since {version}", ""]
-    lines += [f"{len(other)} verdicts of {len(both)}; {len(moved)} more values.", ""]
-    lines += table(["claims", "then", "now"], counts)
-    if len(other):
-        head = ["claim", "quantity", "published", "then", "now"]
-        lines += ["", "## Judged otherwise", "", *table(head, other.apply(_cells, axis=1))]
-    for name, one, rest in (("New", new, old), ("Gone", old, new)):
-        known = set(rest[KEY].itertuples(index=False, name=None))
-        only = [key for key in one[KEY].itertuples(index=False, name=None) if key not in known]
+    names, known = (["/".join(key) for key in each[KEY].to_numpy()] for each in (new, old))
+    return Changes(
+        len(both), len(moved), [[each, str(before[each]), str(now[each])] for each in VERDICTS],
+        [_cells(row) for _, row in other.iterrows()],
+        [name for name in names if name not in known],
+        [name for name in known if name not in names],
+    )  # fmt: skip
+
+
+def page(old: pd.DataFrame, new: pd.DataFrame, version: str) -> str:
+    """Markdown: how many verdicts there were and are, then each claim that was judged otherwise,
+    then those that only one of the versions has, then how many values moved."""
+    found = changes(old, new)
+    told = f"{len(found.otherwise)} verdicts of {found.num_both}; {found.num_moved} more values."
+    lines = [f"# What changed since {version}", "", told, ""]
+    lines += table(["claims", "then", "now"], found.counts)
+    if found.otherwise:
+        lines += ["", "## Judged otherwise", "", *table(HEAD, found.otherwise)]
+    for name, only in (("New", found.new), ("Gone", found.gone)):
         if only:
-            lines += ["", f"## {name}", "", ", ".join("/".join(key) for key in only)]
+            lines += ["", f"## {name}", "", ", ".join(only)]
     return "\n".join([*lines, ""])
 
 
