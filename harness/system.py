@@ -33,7 +33,8 @@ class System(Protocol):
 
     A system that also runs inside vLLM names the class that does so as `in_vllm`, with
     `plugin(config, placements)`, a context that yields its ServerPlugin, and `heeded`, the keys
-    that it reads.
+    that it reads. One with processes beside its instances has them as `parts`, {name: Victim}, so
+    that faults can strike them.
     """
 
     @staticmethod

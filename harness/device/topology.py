@@ -12,6 +12,7 @@ Knows nothing of flows or time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,6 +78,12 @@ class Topology:
             return Path((*head, *tail), latency_s)
         between = self._between_memories(src, dst)
         return Path((*head, *between.links, *tail), latency_s + between.latency_s)
+
+    def ports(self, device: Location, others: Sequence[Location]) -> list[Link]:
+        """The links of `device` alone, in both directions, on its ways to and from `others`."""
+        ways = [(device, each) for each in others] + [(each, device) for each in others]
+        links = dict.fromkeys(link for way in ways for link in self.path(*way).links)
+        return [link for link in links if link.name.endswith(f" {device}")]
 
     def _between_memories(self, src: Location, dst: Location) -> Path:
         hardware = self._hardware

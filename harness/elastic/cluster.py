@@ -75,6 +75,18 @@ class ElasticCluster:
         self._leases: dict[KvStore, Lent] = {}
         self._fabric.on_lost = self._lost
 
+    @property
+    def paced(self) -> bool:
+        """Whether the links are as slow as the hardware profile's, and so can be stalled."""
+        return self._fabric.paced
+
+    async def stall_links(self, instance: ElasticInstance, for_s: float) -> bool:
+        """Has the links of the instance's devices carry nothing for `for_s`. False: they did."""
+        devices = members(instance.memory.place)
+        every = [place for one in self.instances for place in members(one.memory.place)]
+        others = [*(place for place in every if place not in devices), *map(dram, self.hosts)]
+        return await self._fabric.stall_links(devices, others, for_s)
+
     # Slots: GPU-seconds are the integral of those held
 
     def take(self, instance: ElasticInstance, role: str) -> None:

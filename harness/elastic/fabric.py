@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from harness.clock import Event
-from harness.device.location import Place, members
+from harness.device.location import Location, Place, members
 from harness.errors import UsageError
 
 
@@ -71,6 +71,7 @@ class Sending(NamedTuple):
 
 class Fabric(Protocol):
     places_matter: bool  # whether `spans` are read: a simulator counts bytes alone
+    paced: bool  # whether copies take the time of the hardware profile's links
     on_lost: Callable[[str, str], None]  # set by the cluster: an instance that has died, and why
 
     async def copy(
@@ -83,6 +84,13 @@ class Fabric(Protocol):
 
     def kill(self, name: str) -> None:
         """The instance dies, as by SIGKILL; `on_lost` follows once that is noticed."""
+        ...
+
+    async def stall_links(
+        self, devices: Sequence[Location], others: Sequence[Location], for_s: float
+    ) -> bool:
+        """No byte crosses the own links of `devices` to and from `others` for `for_s`, once the
+        message under way has; False: one did. For links that are `paced`."""
         ...
 
     async def load(

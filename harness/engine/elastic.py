@@ -89,8 +89,9 @@ class TorchElastic:
         self._links_file = PacedLinks.new_file(len(links))
         workers.stack.callback(os.close, self._links_file)
         self._fabric = TorchFabric(
-            loop, links, self._files, config.elastic.chunk_bytes, workers.launcher.connect
-        )
+            loop, links, PacedLinks(self._links_file, len(links)), self._files,
+            config.elastic.chunk_bytes, workers.launcher.connect,
+        )  # fmt: skip
         self._shared = Shared(loop, experiment.recorder, self._fabric, KvDirectory(loop))
         self._start()
 

@@ -10,7 +10,7 @@ from harness.device.location import Location
 from harness.device.topology import Topology
 from harness.elastic.fabric import Memory, Sending, Span
 from harness.engine.commands import Commands
-from harness.engine.paced_links import LinkPath
+from harness.engine.paced_links import LinkPath, PacedLinks
 from harness.engine.transport import Header
 from harness.errors import InstanceLost, RunError
 
@@ -22,16 +22,17 @@ def ignore(message: Header) -> None:
 
 
 class TorchFabric:
-    """Copies and loads between workers and files. `files`: by the name of a memory that is no
-    worker's (DRAM, SSD). `connect`: a launcher's."""
+    """Copies and loads between workers and files. `table`: when each of `links` is free.
+    `files`: by the name of a memory that is no worker's (DRAM, SSD). `connect`: a launcher's."""
 
     places_matter = True
 
     def __init__(
-        self, loop: WallLoop, links: LinkTable, files: Mapping[str, int], chunk_bytes: int,
-        connect: Callable[[str, str], None],
+        self, loop: WallLoop, links: LinkTable, table: PacedLinks, files: Mapping[str, int],
+        chunk_bytes: int, connect: Callable[[str, str], None],
     ) -> None:  # fmt: skip
-        self._loop, self.links, self._files = loop, links, files
+        self._loop, self.links, self._table, self._files = loop, links, table, files
+        self.paced = links.paced
         self._chunk_bytes, self._connect = chunk_bytes, connect
         self.commands: dict[str, Commands] = {}  # by instance
         self._connected: set[frozenset[str]] = set()
@@ -156,6 +157,15 @@ class TorchFabric:
     def kill(self, name: str) -> None:
         self.commands[name].worker.die()
 
+    async def stall_links(
+        self, devices: Sequence[Location], others: Sequence[Location], for_s: float
+    ) -> bool:
+        """Books them, as a message of that length would."""
+        ports, start_s = self.links.ports(devices, others), self._loop.start_monotonic_s
+        until_s = self._table.stall(ports, for_s)
+        await self._loop.sleep_until(until_s - start_s)
+        return self._table.taken(ports, until_s)
+
     def path(self, source: Memory, target: Memory) -> LinkPath:
         assert isinstance(source.place, Location)
         assert isinstance(target.place, Location)
@@ -210,7 +220,7 @@ class LinkTable:
     rates; else nothing is added to what copies take."""
 
     def __init__(self, topology: Topology, places: Sequence[Location], paced: bool) -> None:
-        self._topology, self._paced = topology, paced
+        self._topology, self.paced = topology, paced
         self._numbers: dict[str, int] = {}
         for source in places:
             for target in places:
@@ -221,12 +231,17 @@ class LinkTable:
     def __len__(self) -> int:
         return len(self._numbers)
 
+    def ports(self, devices: Sequence[Location], others: Sequence[Location]) -> list[int]:
+        """The own links of `devices`."""
+        links = [link for each in devices for link in self._topology.ports(each, others)]
+        return [self._numbers[link.name] for link in links]
+
     def path(self, source: Location, target: Location) -> LinkPath:
         """The path of links from `source` to `target`. UsageError: there is none."""
         if source == target:
             return LinkPath((), None, 0.0)
         path = self._topology.path(source, target)
         numbers = tuple(self._numbers[link.name] for link in path.links)
-        if not self._paced:
+        if not self.paced:
             return LinkPath(numbers, None, 0.0)
         return LinkPath(numbers, min(link.bytes_per_s for link in path.links), path.latency_s)

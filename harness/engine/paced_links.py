@@ -71,6 +71,14 @@ class PacedLinks:
             return 0.0
         return self._book(path.links, num_bytes / path.bytes_per_s, True) + path.latency_s
 
+    def stall(self, links: Sequence[int], for_s: float) -> float:
+        """Takes `links` for `for_s`, behind what has been booked; until when."""
+        return self._book(links, for_s, True)
+
+    def taken(self, links: Sequence[int], until_s: float) -> bool:
+        """Whether none of `links` is free before `until_s`."""
+        return all(self._free_s(link) >= until_s for link in links)
+
     def _book(
         self, links: Sequence[int], busy_s: float, urgent: bool, after_s: float = inf
     ) -> float:

@@ -39,7 +39,7 @@ from harness.running.interrupts import check, listen
 PUBLISHED = Path("results/published/faults")
 COLUMNS = {  # of faults.csv: what faults.md calls them
     "system": "system", "engine": "engine", "fault": "fault", "struck": "struck",
-    "requests": "requests", "lost": "lost", "wrong": "wrong tokens", "hurt": "hurt",
+    "requests": "requests", "hurt": "under way", "lost": "lost", "wrong": "wrong tokens",
     "recover_s": "seconds to recover", "attainment": "attainment",
     "attainment_undisturbed": "undisturbed", "verdict": "verdict", "ended": "what ended the run",
 }  # fmt: skip
@@ -57,7 +57,8 @@ def rows(chosen: Sequence[Case], *, again: bool, console: Console) -> Iterator[d
         assert reference is not None, "each system's undisturbed run comes first"
         row = compared(case, made, reference)
         told = row["ended"] or f"{row['lost']} lost, recovered after {row['recover_s']} s"
-        console.print(f"{case.system} {case.engine} {case.fault}: {told}", soft_wrap=True)
+        about = f"{case.system} {case.engine} {case.fault}, seed {case.seed}"
+        console.print(f"{about}: {told}", soft_wrap=True)
         yield row
 
 
@@ -76,7 +77,7 @@ def compared(case: Case, made: Made, reference: Made) -> dict[str, Any]:
     )
     verdict = made.summary["verdict"] if made.summary else {"status": "ended", "reasons": []}
     return {
-        "system": case.system, "engine": case.engine, "fault": case.fault,
+        "system": case.system, "engine": case.engine, "fault": case.fault, "seed": case.seed,
         "struck": bool(made.faults) and all(fault["struck"] for fault in made.faults),
         "requests": len(made.requests), "lost": found.lost, "wrong": found.wrong,
         "compared": found.compared, "hurt": found.hurt,
@@ -101,16 +102,30 @@ def markdown(found: Sequence[dict[str, Any]], facts: dict[str, Any]) -> str:
     lines = [
         "# What a fault does to each system", "",
         f"Written by `python -m harness faults` on {facts['machine']['num_cores']} cores of "
-        f"{facts['machine']['cpu']}. [How to read it](../../../docs/faults.md).", "",
+        f"{facts['machine']['cpu']}. Simulated: the mean over seeds, with the least and the "
+        "greatest. [How to read it](../../../docs/faults.md).", "",
     ]  # fmt: skip
     for title, engines in (("Live", ("torch", "vllm")), ("SIMULATED", ("sim",))):
         here = [row for row in found if row["engine"] in engines]
         if here:
             lines += [f"## {title}", "", "| " + " | ".join(COLUMNS.values()) + " |"]
             lines += ["|" + "---|" * len(COLUMNS)]
-            lines += ["| " + " | ".join(shown(row, key) for key in COLUMNS) + " |" for row in here]
+            of_case: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+            for row in here:
+                of_case.setdefault((row["system"], row["engine"], row["fault"]), []).append(row)
+            for seeds in of_case.values():
+                lines += ["| " + " | ".join(over(seeds, key) for key in COLUMNS) + " |"]
             lines += [""]
     return "\n".join(lines)
+
+
+def over(seeds: Sequence[dict[str, Any]], key: str) -> str:
+    """The mean over a case's seeds with the least and the greatest; what all have in common."""
+    values = [row[key] for row in seeds]
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    if len(set(map(str, values))) == 1 or not numbers:
+        return ", ".join(dict.fromkeys(shown(row, key) for row in seeds))
+    return f"{sum(values) / len(values):.3g} ({min(values):.3g} to {max(values):.3g})"
 
 
 def shown(row: dict[str, Any], key: str) -> str:
@@ -125,7 +140,7 @@ def shown(row: dict[str, Any], key: str) -> str:
 def write(folder: Path, found: Sequence[dict[str, Any]]) -> None:
     facts = {"machine": machine(), "git": git_revision()}
     text = io.StringIO()
-    table = csv.DictWriter(text, [*COLUMNS, "config_hash"], extrasaction="ignore")
+    table = csv.DictWriter(text, ["seed", *COLUMNS, "config_hash"], extrasaction="ignore")
     table.writeheader()
     table.writerows(found)
     with writing(folder):

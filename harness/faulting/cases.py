@@ -34,6 +34,7 @@ class Case:
     system: str
     engine: str
     fault: str
+    seed: int
     overrides: tuple[str, ...]
 
 
@@ -57,8 +58,8 @@ def read_cases() -> dict[str, Any]:
 
 
 def cases(systems: Sequence[str], engines: Sequence[str]) -> list[Case]:
-    """Of each system on each engine the undisturbed run, and those with faults. Raises UsageError
-    for a name that there is not."""
+    """Of each system on each engine, for each seed, the undisturbed run and those with faults.
+    Raises UsageError for a name that there is not."""
     found = read_cases()
     known = found["systems"]
     every = sorted({engine for of in known.values() for engine in of["engines"]})
@@ -72,12 +73,15 @@ def cases(systems: Sequence[str], engines: Sequence[str]) -> list[Case]:
         for engine in of["engines"]:
             if engines and engine not in engines:
                 continue
-            words = (f"+system={system}", *found["schedule"], *of["set"])
+            words = (f"+system={system}", *found["schedule"], *of["set"], *of.get("more", ()))
             words = (*words, *(() if engine == "torch" else (f"engine={engine}",)))
-            made.append(Case(system, engine, UNDISTURBED, words))
+            alone = found["live"] if engine == "sim" else []
+            named = {UNDISTURBED: (), **{name: found["faults"][name] for name in of["faults"]}}
             made += [
-                Case(system, engine, name, (*words, *found["faults"][name]))
-                for name in of["faults"]
+                Case(system, engine, name, seed, (*words, f"seed={seed}", *more))
+                for seed in range(found["seeds"] if engine == "sim" else 1)
+                for name, more in named.items()
+                if name not in alone
             ]
     return made
 

@@ -1,8 +1,8 @@
-"""Faults on purpose: instances or whole hosts that die, or instances that stall, at a given time or
-after so many requests.
+"""Faults on purpose: instances, hosts, links or parts of a system that die, stall or run slowly, at
+a given time or after so many requests.
 
-faults.kill=[{instance: 1, at_s: 20}, {host: 0, after_requests: 30}]
-faults.stall=[{instance: 1, at_s: 5, for_s: 3}]
+faults.kill=[{instance: 1, at_s: 20}, {host: 0, after_requests: 30}, {part: coordinator, at_s: 5}]
+faults.stall=[{instance: 1, at_s: 5, for_s: 3}, {link: 0, at_s: 5, for_s: 3, factor: 4}]
 
 Whether each struck is looked at, and becomes an event of the run: kind `fault`, with what was
 planned, whether it struck and, if not, why. A run with a fault that did not strike is INVALID.
@@ -10,7 +10,7 @@ planned, whether it struck and, if not, why. A run with a fault that did not str
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
@@ -26,28 +26,43 @@ from harness.records.record import Recorder
 from harness.request import Request
 from harness.schedule import Schedule
 
+PERIOD_S = 0.1  # in each of which what is slow stalls once; a stop is seen within 5 ms
+
 
 @dataclass(kw_only=True, slots=True)
 class Fault:
+    """Names one of what its kind can strike."""
+
     instance: int | None = None  # in the order in which the system places them, from 0
+    part: str | None = None  # what a system has beside instances: AQUA's coordinator
     at_s: float | None = None  # since the run began
     after_requests: int | None = None  # once so many requests have ended
 
     def __post_init__(self) -> None:
         at_s, after = self.at_s, self.after_requests
         both = f"at_s={at_s}, after_requests={after}"
-        require((at_s is None) != (after is None), f"{both}: one of the two is to be a number")
+        require((at_s is None) != (after is None), f"{both}: one of the two is to be given")
         finite = at_s is None or (isfinite(at_s) and at_s >= 0)
         require(finite, f"at_s={at_s} must be a finite time of at least 0 s")
         require(after is None or after >= 1, f"after_requests={after} must be at least 1")
+        one = sum(each is not None for each in self._named().values()) == 1
+        every = ", ".join(f"{key}={value}" for key, value in self._named().items())
+        require(one, f"{every}: one of these is to be given")
+
+    def _named(self) -> dict[str, int | str | None]:
+        return {"instance": self.instance, "part": self.part}
 
     @property
     def whom(self) -> str:
-        return f"instance {self.instance}"
+        return next(f"{key} {value}" for key, value in self._named().items() if value is not None)
 
     @property
     def planned(self) -> str:
-        """Whom and when, in words."""
+        """In words."""
+        return self.whom_and_when
+
+    @property
+    def whom_and_when(self) -> str:
         after = f"after {self.after_requests} requests"
         return f"{self.whom} {after if self.at_s is None else f'at {self.at_s:g} s'}"
 
@@ -56,26 +71,43 @@ class Fault:
 class Kill(Fault):
     host: int | None = None  # a node, with its instances and what its memory holds, from 0
 
-    @property
-    def whom(self) -> str:
-        return f"instance {self.instance}" if self.host is None else f"host {self.host}"
-
-    def __post_init__(self) -> None:
-        Fault.__post_init__(self)
-        one = (self.instance is None) != (self.host is None)
-        both = f"instance={self.instance}, host={self.host}"
-        require(one, f"{both}: one of the two is to be a number")
+    def _named(self) -> dict[str, int | str | None]:
+        return {"instance": self.instance, "host": self.host, "part": self.part}
 
 
 @dataclass(kw_only=True, slots=True)
 class Stall(Fault):
+    link: int | None = None  # an instance, whose links carry nothing meanwhile
     for_s: float
+    factor: float | None = None  # it goes on, so many times as slowly; None: it does nothing
 
     def __post_init__(self) -> None:
         Fault.__post_init__(self)
-        require(self.instance is not None, "instance=None is to be a number")
         finite = isfinite(self.for_s) and self.for_s > 0
         require(finite, f"for_s={self.for_s} must be a finite time above 0 s")
+        slower = self.factor is None or (isfinite(self.factor) and self.factor > 1)
+        require(slower, f"factor={self.factor} must be a finite number above 1")
+
+    @property
+    def planned(self) -> str:
+        slower = "" if self.factor is None else f", {self.factor:g} times as slow"
+        return f"{self.whom_and_when}{slower}"
+
+    def _named(self) -> dict[str, int | str | None]:
+        return {"instance": self.instance, "link": self.link, "part": self.part}
+
+    async def strike(self, victim: Victim, loop: Loop) -> bool:
+        """Whether it struck all the time."""
+        if self.factor is None:
+            return await victim.stall(self.for_s)
+        periods = max(1, round(self.for_s / PERIOD_S))
+        period_s = self.for_s / periods
+        for _ in range(periods):
+            end_s = loop.now + period_s
+            if not await victim.stall(period_s * (1 - 1 / self.factor)):
+                return False
+            await loop.sleep_until(end_s)
+        return True
 
 
 @dataclass(kw_only=True, slots=True)
@@ -83,7 +115,7 @@ class Faults:
     kill: list[Kill] = field(default_factory=list)
     stall: list[Stall] = field(default_factory=list)
 
-    def by_key(self) -> list[tuple[str, Fault]]:
+    def by_key(self) -> list[tuple[str, Kill | Stall]]:
         """Every fault, with its key's name."""
         return [*(("kill", each) for each in self.kill), *(("stall", each) for each in self.stall)]
 
@@ -93,15 +125,17 @@ def check(faults: Faults, schedule: Schedule, num_instances: int, *, ours: bool)
     are this harness's to kill."""
     end_s, total = float(schedule.arrival_s[-1]), len(schedule.arrival_s)
     for key, fault in faults.by_key():
+        link = fault.link if isinstance(fault, Stall) else None
         require(
             ours,
             f"faults.{key} strikes instances that this harness starts, and this engine has none: "
             "choose engine=torch, engine=vllm or engine=sim",
         )
-        number, at_s, after = fault.instance, fault.at_s, fault.after_requests
-        known = number is None or 0 <= number < num_instances
-        names = f"faults.{key} names instance {number}; valid: 0 to {num_instances - 1}"
-        require(known, names)
+        at_s, after = fault.at_s, fault.after_requests
+        for number in (fault.instance, link):
+            known = number is None or 0 <= number < num_instances
+            names = f"faults.{key} names {fault.whom}; valid: 0 to {num_instances - 1}"
+            require(known, names)
         late = f"faults.{key} at_s={at_s} is after the last arrival; valid: up to {end_s:g}"
         require(at_s is None or at_s <= end_s, late)
         many = f"faults.{key} after_requests={after} is not before the last of {total} requests"
@@ -109,17 +143,15 @@ def check(faults: Faults, schedule: Schedule, num_instances: int, *, ours: bool)
 
 
 @contextmanager
-def striking(faults: Faults, cluster: Cluster, loop: Loop, recorder: Recorder) -> Iterator[None]:
-    """Has `faults` happen in their time while a run lasts. Stalled processes go on at the end,
-    however it comes. UsageError where the cluster cannot lose what is named."""
+def striking(
+    faults: Faults, cluster: Cluster, parts: Mapping[str, Victim], loop: Loop, recorder: Recorder
+) -> Iterator[None]:
+    """Has `faults` happen in their time while a run lasts. `parts`: what the system has beside
+    instances, by name. Stalled processes go on at the end, however it comes. UsageError where the
+    cluster or the system cannot lose what is named."""
     strikes: list[Strike] = []
     for key, fault in faults.by_key():
-        if isinstance(fault, Kill) and fault.host is not None:
-            victim: Victim = Host(_with_hosts(cluster, fault.host), fault.host)
-        else:
-            here = "faults strike instances of this host: choose engine.cluster=local"
-            require(cluster.victims, here)
-            victim = cluster.victims[fault.instance or 0]
+        victim = _victim(key, fault, cluster, parts)
         victim.expect()
         strikes.append(Strike(key, fault, victim, loop, recorder))
     hosts = {kill.host for kill in faults.kill if kill.host is not None}
@@ -134,6 +166,19 @@ def striking(faults: Faults, cluster: Cluster, loop: Loop, recorder: Recorder) -
     finally:
         for strike in strikes:
             strike.end()
+
+
+def _victim(key: str, fault: Kill | Stall, cluster: Cluster, parts: Mapping[str, Victim]) -> Victim:
+    if fault.part is not None:
+        valid = ", ".join(parts) or "none in this run"
+        require(fault.part in parts, f"faults.{key} names part {fault.part}; valid: {valid}")
+        return parts[fault.part]
+    if isinstance(fault, Kill) and fault.host is not None:
+        return Host(_with_hosts(cluster, fault.host), fault.host)
+    if isinstance(fault, Stall) and fault.link is not None:
+        return Links(key, cluster, fault.link)
+    require(cluster.victims, "faults strike instances of this host: choose engine.cluster=local")
+    return cluster.victims[fault.instance or 0]
 
 
 def _with_hosts(cluster: Cluster, host: int) -> ElasticCluster:
@@ -171,11 +216,41 @@ class Host:
         """Nothing of it stalls."""
 
 
+class Links:
+    """The links of one instance as a `Victim`, of stalls alone."""
+
+    def __init__(self, key: str, cluster: Cluster, number: int) -> None:
+        elastic = cluster.elastic
+        if elastic is None or not elastic.paced:
+            raise UsageError(
+                f"faults.{key} names link {number}, but this run's links are not the harness's to "
+                "stall; choose engine=sim or engine=torch_paced, and a system such as blitzscale"
+            )
+        self._elastic, self._instance = elastic, elastic.instances[number]
+        self.name = f"links of {self._instance.name}"
+
+    def expect(self) -> None:
+        """Copies wait."""
+
+    @property
+    def alive(self) -> bool:
+        return self._instance.lost is None
+
+    def kill(self) -> None:
+        raise UsageError(f"faults.kill: {self.name} cannot die, only stall")
+
+    async def stall(self, for_s: float) -> bool:
+        return await self._elastic.stall_links(self._instance, for_s)
+
+    def release(self) -> None:
+        """The links are the run's."""
+
+
 class Strike:
     """One fault: waits for its time, strikes, and puts into the run's events whether it did."""
 
     def __init__(
-        self, key: str, fault: Fault, victim: Victim, loop: Loop, recorder: Recorder
+        self, key: str, fault: Kill | Stall, victim: Victim, loop: Loop, recorder: Recorder
     ) -> None:
         self.key, self.victim, self._fault = key, victim, fault
         self._loop, self._recorder = loop, recorder
@@ -187,15 +262,15 @@ class Strike:
         await self._time()
         self._since_s = self._loop.now
         if not self.victim.alive:
-            self._why_not = "the instance was dead before"
+            self._why_not = "it was dead before"
             self._tell(struck=False)
         elif isinstance(self._fault, Stall):
             self._why_not = "the run ended in its midst"
-            struck = await self.victim.stall(self._fault.for_s)
-            self._why_not = "the instance was not stopped all the time"
+            struck = await self._fault.strike(self.victim, self._loop)
+            self._why_not = "it was not stopped all the time"
             self._tell(struck=struck)
         else:
-            self._why_not = "the instance was still alive when the run ended"
+            self._why_not = "it was still alive when the run ended"
             self.victim.kill()  # `end` looks whether it is dead: that may end the run at once
 
     async def _time(self) -> None:

@@ -126,7 +126,7 @@ def _serve(
         system = _system(parts, loop, cluster)
         client = _client(parts, loop, recorder, system)
         with (
-            faults.striking(parts.faults, cluster, loop, recorder),
+            faults.striking(parts.faults, cluster, getattr(system, "parts", {}), loop, recorder),
             _shown(parts, recorder, cluster) as bar,
         ):
             second = EachSecond(recorder, parts.tracker.second)

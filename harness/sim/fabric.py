@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 from harness.clock import Event, Loop
-from harness.device.location import Place
+from harness.device.location import Location, Place
 from harness.device.topology import Link, Path
 from harness.elastic.fabric import Memory, Sending, Span
 from harness.errors import InstanceLost
@@ -45,6 +45,7 @@ class SimFabric:
     """`notice_s`: from an instance's death until those who wait for it are told."""
 
     places_matter = False
+    paced = True
 
     def __init__(
         self, loop: Loop, network: Network, hbm_bytes_per_s: float, notice_s: float
@@ -138,6 +139,11 @@ class SimFabric:
         if known is not None:
             await self._loop.wait(known)
             raise InstanceLost(name, "killed")
+
+    async def stall_links(
+        self, devices: Sequence[Location], others: Sequence[Location], for_s: float
+    ) -> bool:
+        return await self.network.stall(devices, others, for_s)
 
     def is_lost(self, name: str) -> bool:
         return name in self._lost

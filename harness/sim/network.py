@@ -20,15 +20,17 @@ receive is striped: as many bytes for each, side by side, at the rate of the slo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import chain, count
-from math import ceil
+from math import ceil, isclose
 
 from harness.clock import Event, Loop
 from harness.device.location import Location, Place, members
 from harness.device.topology import Link, Path, Topology
 from harness.sim.fluid import Flow, Fluid
+
+STALL = 1 << 30  # above every transfer's priority
 
 
 class _Channel:
@@ -150,6 +152,20 @@ class Network:
         channel.leave()
         channel.admit()
         return flow.num_bytes == num_bytes
+
+    async def stall(
+        self, devices: Sequence[Location], others: Sequence[Location], for_s: float
+    ) -> bool:
+        """Has something of the highest priority fill the own links of `devices` to and from
+        `others` for `for_s`. False: something else crossed them."""
+        links = [link for each in devices for link in self._topology.ports(each, others)]
+        before = [self.carried_bytes(link) for link in links]
+        sizes = [ceil(for_s * link.bytes_per_s) for link in links]
+        sent = zip(links, sizes, strict=True)
+        for flow in [self._fluid.start((link,), size, STALL) for link, size in sent]:
+            await self._loop.wait(flow.done)
+        crossed = [self.carried_bytes(link) - was for link, was in zip(links, before, strict=True)]
+        return all(isclose(*each) for each in zip(crossed, sizes, strict=True))
 
     def path(self, src: Place, dst: Place) -> Path:
         return self._channel(src, dst, "").path

@@ -16,13 +16,15 @@ from functools import partial
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
+from harness.device.processes import Processes
+from harness.device.victim import Victim
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.kv_store import KvStore
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement
 from harness.request import Request
 from systems.aqua.config import AquaConfig, ShardLender
-from systems.aqua.coordinator.client import open_coordinator
+from systems.aqua.coordinator.client import Remote, open_coordinator
 from systems.aqua.coordinator.topology import Device, Topology
 from systems.aqua.leases import Leases
 from systems.aqua.lender import Lender, borrowers
@@ -105,6 +107,15 @@ class Aqua:
         }
         coordinator = open_coordinator(Topology(devices, producers), own, self._loop)
         return Leases(coordinator, producers, self._loop, beat_s)
+
+    @property
+    def parts(self) -> dict[str, Victim]:
+        """The coordinator, where it is a process."""
+        at = self._leases.coordinator
+        if not isinstance(at, Remote):
+            return {}
+        process = at.process
+        return {"coordinator": Processes("coordinator", self._loop, lambda: [process.pid])}
 
     def _borrowed(
         self, consumer: ElasticInstance, lenders: Sequence[ElasticInstance]

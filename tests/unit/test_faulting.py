@@ -104,18 +104,28 @@ def test_a_part_of_the_table_goes_beside_the_runs_and_complete_runs_are_kept(
     monkeypatch.setattr(made_cases, "FAULTED_RUNS", tmp_path)
     monkeypatch.setattr(command, "FAULTED_RUNS", tmp_path)
     monkeypatch.setattr(command, "PUBLISHED", tmp_path / "published")
+    few = read_cases() | {"seeds": 2}
+    for system in ("vllm", "serverlessllm"):
+        few["systems"][system]["faults"] = ["kill"]
+    monkeypatch.setattr(made_cases, "read_cases", lambda: few)
     words = ["--only", "vllm", "serverlessllm", "--engines", "sim"]
     assert command.main(words) == 0
     with (tmp_path / "faults.csv").open() as file:
-        rows = {(each["system"], each["fault"]): each for each in csv.DictReader(file)}
+        every = list(csv.DictReader(file))
+    assert [each["seed"] for each in every] == ["0", "1", "0", "1"]
+    assert all(int(each["hurt"]) >= 8 for each in every)
+    rows = {(each["system"], each["fault"]): each for each in every if each["seed"] == "0"}
     assert rows["vllm", "kill"]["struck"] == "True"
     assert rows["vllm", "kill"]["verdict"] == "VALID"
     assert rows["serverlessllm", "kill"]["verdict"] == "ended"
     assert int(rows["serverlessllm", "kill"]["lost"]) > int(rows["vllm", "kill"]["lost"]) >= 1
     assert "InstanceLost: instance sim-1 is lost" in rows["serverlessllm", "kill"]["ended"]
-    assert "## SIMULATED" in (tmp_path / "faults.md").read_text()
+    page = (tmp_path / "faults.md").read_text()
+    assert "## SIMULATED" in page
+    lost = [int(each["lost"]) for each in every if each["system"] == "vllm"]
+    assert f"| {sum(lost) / 2:.3g} ({min(lost)} to {max(lost)}) |" in page
     assert not (tmp_path / "published").exists()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/requests.parquet")}
-    assert len(before) == 7
+    assert len(before) == 8
     assert command.main(words) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from harness.clock import WallLoop
@@ -59,19 +60,58 @@ def test_a_stalled_instance_gives_no_token_meanwhile_and_then_goes_on(tmp_path: 
     assert any(time_s > end_s for time_s in every)
 
 
+def test_a_slow_instance_computes_a_share_of_what_it_does_alone(tmp_path: Path) -> None:
+    alone = served(tmp_path / "alone")
+    slow = served(tmp_path, "faults.stall=[{instance: 0, at_s: 10, for_s: 20, factor: 4}]")
+    (fault,) = slow.summary["faults"]
+    assert (fault["struck"], fault["start_s"], fault["planned"]) == (
+        True, 10.0, "instance 0 at 10 s, 4 times as slow",
+    )  # fmt: skip
+    assert fault["end_s"] == pytest.approx(30)
+    before, now = (steps(run, 10, 30) for run in (alone, slow))
+    assert 0.1 * before < now < 0.5 * before  # requests pile up, and steps become longer
+
+
+def steps(run: FinishedRun, start_s: float, end_s: float) -> int:
+    """Steps of sim-0 in that time: distinct times of its tokens."""
+    table = run.requests.to_pydict()
+    times = [times for name, times in zip(table["instance"], table["token_times_s"], strict=True)
+             if name == "sim-0"]  # fmt: skip
+    return len({time_s for each in times for time_s in each if start_s <= time_s < end_s})
+
+
 def test_a_fault_that_strikes_a_dead_instance_makes_the_run_invalid(tmp_path: Path) -> None:
     run = served(
         tmp_path, "faults.kill=[{instance: 1, at_s: 5}]",
         "faults.stall=[{instance: 1, at_s: 6, for_s: 1}]",
     )  # fmt: skip
-    assert run.invalid == (
-        "a fault did not strike: stall of instance 1 at 6 s: the instance was dead before"
-    )
+    assert run.invalid == ("a fault did not strike: stall of instance 1 at 6 s: it was dead before")
 
 
 def test_a_stall_that_outlasts_the_run_makes_it_invalid(tmp_path: Path) -> None:
     run = served(tmp_path, "faults.stall=[{instance: 1, after_requests: 99, for_s: 9000}]")
     assert "the run ended in its midst" in run.invalid
+
+
+@pytest.mark.parametrize(("factor", "arrives"), [("", False), (", factor: 2", True)])
+def test_stalled_links_carry_nothing_and_slow_ones_something(
+    tmp_path: Path, factor: str, arrives: bool
+) -> None:
+    """KV goes from instances that prefill to 2 and 3, which decode."""
+    run_here(
+        tmp_path / "run", "+system=distserve", "+workload=burstgpt", "engine=sim",
+        "workload.num_requests=24", "workload.scale.to_rate_per_s=4", "figure=null",
+        "data.dir=null", "data.download=false", "faults.stall=["
+        f"{{link: 2, at_s: 2, for_s: 3{factor}}}, {{link: 3, at_s: 2, for_s: 3{factor}}}]",
+    )  # fmt: skip
+    run = FinishedRun.load(tmp_path / "run")
+    assert [fault["struck"] for fault in run.summary["faults"]] == [True, True]
+    assert run.summary["num_completed"] == 24
+    events = pq.read_table(tmp_path / "run" / "events.parquet").to_pylist()
+    ends_s = [event["end_s"] for event in events if event["kind"] == "kv_move"]
+    assert any(end_s < 2 for end_s in ends_s)
+    assert any(2 < end_s < 5 for end_s in ends_s) == arrives
+    assert any(end_s > 5 for end_s in ends_s)
 
 
 @pytest.mark.parametrize("router", ["least_loaded", "prefix_aware"])
@@ -119,9 +159,14 @@ def test_llumnix_has_others_compute_the_requests_of_a_dead_instance(
         ("stall=[{instance: 0, at_s: 1e6, for_s: 1}]", "at_s=1000000.0 is after the last arrival"),
         ("kill=[{instance: 0, after_requests: 100}]", "after_requests=100 is not before the last"),
         ("kill=[{instance: 0, after_requests: 0}]", "after_requests=0 must be at least 1"),
-        ("kill=[{instance: 0}]", "at_s=None, after_requests=None: one of the two"),
+        ("kill=[{instance: 0}]", "at_s=None, after_requests=None: one of the two is to be given"),
         ("stall=[{instance: 0, at_s: 1, for_s: 0}]", "for_s=0.0 must be a finite time above 0 s"),
-        ("stall=[{at_s: 1, for_s: 1}]", "instance=None is to be a number"),
+        ("stall=[{at_s: 1, for_s: 1}]", "instance=None, link=None, part=None: one of these"),
+        ("kill=[{instance: 0, host: 0, at_s: 1}]", "instance=0, host=0, part=None: one of these"),
+        ("stall=[{instance: 0, at_s: 1, for_s: 1, factor: 1}]", "factor=1.0 must be a finite"),
+        ("stall=[{link: 0, at_s: 1, for_s: 1}]", "links are not the harness's to stall"),
+        ("stall=[{link: 2, at_s: 1, for_s: 1}]", "faults.stall names link 2; valid: 0 to 1"),
+        ("kill=[{part: router, at_s: 1}]", "names part router; valid: none in this run"),
         ("kill=[{host: 0, at_s: 1}]", "this system's hosts cannot fail"),
     ],
 )
