@@ -113,7 +113,8 @@ def run_case(case: Case, *, again: bool) -> Made:
 def _broken_by_its_fault(path: Path) -> bool:
     """Whether the run in `path` ended early, behind a fault that struck."""
     whole = (path / "events.parquet").is_file() and (path / "requests.parquet").is_file()
-    if not whole or RunFolder(path).manifest().get("status") != "aborted":
+    manifest = RunFolder(path).manifest() if whole else {}
+    if manifest.get("status") != "aborted" or manifest["reason"].startswith("KeyboardInterrupt"):
         return False
     return any(fault["struck"] for fault in _faults(path))
 
