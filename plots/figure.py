@@ -39,7 +39,7 @@ from plots.caption import caption
 from plots.panels import legend_above
 from plots.style import figure, save, text_table
 
-PAPERS = ("aegaeon", "aqua", "blitzscale", "kunserve")
+PAPERS = ("aegaeon", "aqua", "blitzscale", "kunserve", "matrix")  # the last compares them
 NOTHING = ["nothing was run"]
 
 Points = Sequence[Point]

@@ -44,6 +44,10 @@ PARTS = {
     "kunserve/point": "kunserve_regime",
     "kunserve/setting": "kunserve_table_limits",
     "kunserve/system": "kunserve_fig10_burstgpt",
+    "matrix/hardware": "matrix_burst_h100",
+    "matrix/links": "matrix_links_burst",
+    "matrix/system": "matrix_burst_h100",
+    "matrix/workload": "matrix_burst_h100",
 }
 OTHER_BASES = {  # of parts that the group's own experiment has no keys for
     ("blitzscale/system", "vllm_full"): "blitzscale_fig24",
@@ -51,8 +55,13 @@ OTHER_BASES = {  # of parts that the group's own experiment has no keys for
     ("kunserve/system", "vllm"): "kunserve_fig01",
     ("kunserve/system", "vllm_kv_swap"): "kunserve_fig01",
     ("kunserve/system", "vllm_parameter_swap"): "kunserve_fig01",
+    **{
+        ("matrix/system", path.stem): "matrix_many_h100"
+        for name in ("aegaeon", "dedicated", "muxserve", "serverlessllm")
+        for path in (CONF / "experiment/matrix/system").glob(f"{name}_*.yaml")
+    },
 }
-PAPERS = {"aegaeon", "aqua", "blitzscale", "kunserve"}
+PAPERS = {"aegaeon", "aqua", "blitzscale", "kunserve", "matrix"}
 
 
 def options(group: str) -> list[str]:
@@ -99,8 +108,8 @@ def prepared(*overrides: str) -> Prepared:
 
 
 def prepared_experiment(name: str, *overrides: str) -> Prepared:
-    """AQUA's are small, and their bursts begin later than the first 20 requests."""
-    few = ("tracking=none",) if name.startswith("aqua_") else FEW
+    """Bursts of AQUA's and the matrix's begin later than the first 20 requests."""
+    few = ("tracking=none",) if name.startswith(("aqua_", "matrix_")) else FEW
     config = composed(f"+experiment={name}", *overrides, *few)
     try:
         return prepare(config)
