@@ -30,6 +30,7 @@ WORKLOADS = {
 COMMON = {  # the load of TTFT and GPU seconds by half and hardware: factors on the arrivals
     ("burst", "h100"): 2.0, ("burst", "a100"): 0.5, ("many", "h100"): 1.0, ("many", "a100"): 0.5,
 }  # fmt: skip
+COUNTED = {"drops": "exchange", "switches": "switch", "moves": "kv_move"}  # counters by event
 HALF = {"mlperf_server": "burst", "aegaeon": "many"}  # by its SLO
 CELL = ["hardware", "workload", "system"]
 SLOW = "_slow"  # ends the workloads of many models
@@ -64,54 +65,50 @@ def _row(point: Point) -> dict[str, Any]:
     found, manifest = requests(point.folder), point.manifest()
     summary = read_json(point.folder / "summary.json")
     gpus = manifest["hardware"]["num_devices"]
+    held = ("load", "run") if setting.startswith("serverlessllm") else ("slot",)
+    seen = events(point.folder, *COUNTED.values(), *held)
     ttft_s = found.ttft_s.dropna()
     return {
         "experiment": point.experiment, "half": HALF[summary["slo"]["name"]],
-        **chosen,
-        "system": setting.partition("_")[0], "setting": setting, "seed": point.seed, "gpus": gpus,
-        "rate": float(point.overrides["workload.scale.rate"]),
+        **chosen, "system": setting.partition("_")[0], "setting": setting,
+        "seed": point.seed, "gpus": gpus, "rate": float(point.overrides["workload.scale.rate"]),
         "num_requests": len(found), "per_s": len(found) / float(found.arrival_s.max()),
         "request": summary["slo_attainment"]["request"],
         "token": summary["slo_attainment"]["token"],
         "ttft_p99_s": float(np.percentile(ttft_s, 99)), "tpot_mean_s": summary["tpot_s"]["mean"],
-        "gpu_s": gpu_seconds(point, float(found.last_s.max()), gpus), **counters(point),
+        "gpu_s": gpu_seconds(found, seen, gpus), **counters(found, seen),
     }  # fmt: skip
 
 
-def gpu_seconds(point: Point, end_s: float, gpus: int) -> float:
-    """GPU seconds held until the last token at `end_s`. ServerlessLLM holds a GPU while it loads or
-    runs a model, for an idle instance gives it back at once; a system without slots holds all."""
-    system = point.manifest()["choices"]["system"]
-    if system == "serverlessllm":
-        spans = events(point.folder, "load", "run").sort_values("start_s")
-        return float(sum(_union_s(each) for _, each in spans.groupby("instance")))
-    slots = events(point.folder, "slot")
-    if slots.empty:
-        return gpus * end_s
-    return float(((slots.end_s.clip(upper=end_s) - slots.start_s) * slots.num_devices).sum())
+def gpu_seconds(found: pd.DataFrame, seen: pd.DataFrame, gpus: int) -> float:
+    """GPU seconds held until the last token. ServerlessLLM holds a GPU while it loads or runs a
+    model, for an idle instance gives it back at once; a system without slots holds all."""
+    end_s = float(found.last_s.max())
+    slots, loads = (seen[seen.kind.isin(kinds)] for kinds in (["slot"], ["load", "run"]))
+    if len(slots):
+        held = slots.end_s.clip(upper=end_s) - slots.start_s
+        return float((held * slots.num_devices).sum())
+    if len(loads):
+        spans = loads.sort_values("start_s").groupby("instance")
+        return float(sum(union_s(each) for _, each in spans))
+    return gpus * end_s
 
 
-def _union_s(spans: pd.DataFrame) -> float:
+def union_s(spans: pd.DataFrame) -> float:
     """Seconds in which at least one of `spans`, in the order of their starts, lasts."""
     before = spans.end_s.cummax().shift(fill_value=0.0)
     return float((spans.end_s - np.maximum(spans.start_s, before)).clip(lower=0).sum())
 
 
-def counters(point: Point) -> dict[str, int]:
+def counters(found: pd.DataFrame, seen: pd.DataFrame) -> dict[str, int]:
     """How often a run's mechanism ran. preemptions: of requests, whose KV was lost or paged out;
     drops: of layers for KV; scale_ups: of instances; switches: of a GPU to another model; moves:
-    copies of KV between instances or memories; leases: of memory."""
-    kinds = events(point.folder, "drop", "exchange", "slot", "switch", "kv_move", "lease")
-    if kinds.empty:
-        kinds = pd.DataFrame({"kind": [], "role": []})
-    count = kinds.kind.value_counts()
-    roles = kinds.role if "role" in kinds else pd.Series(dtype=object)
-    exchanges = int(count.get("exchange", 0))
+    copies of KV between instances or memories."""
+    count = seen.kind.value_counts()
+    scaled = int((seen.role == "loading").sum()) if "role" in seen else 0
     return {
-        "preemptions": int(requests(point.folder).num_preemptions.sum()),
-        "drops": exchanges, "scale_ups": int((roles == "loading").sum()),
-        "switches": int(count.get("switch", 0)), "moves": int(count.get("kv_move", 0)),
-        "leases": int(count.get("lease", 0)),
+        "preemptions": int(found.num_preemptions.sum()), "scale_ups": scaled,
+        **{name: int(count.get(kind, 0)) for name, kind in COUNTED.items()},
     }  # fmt: skip
 
 

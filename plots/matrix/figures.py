@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from harness.experiments.capacity_search import Search
-from harness.records.interval import Interval
+from harness.experiments.points import Point
+from harness.records.interval import Interval, interval
 from plots.figure import Panels, PaperFigure, Points, Words, picture, text
 from plots.matrix.cells import HARDWARE, SLOW, WORKLOADS, Cell, cells, leader, leaders, of_runs
 
@@ -21,30 +21,22 @@ SYSTEMS = {
 }  # fmt: skip
 HALVES = {
     "burst": (
-        "matrix_burst_h100", "matrix_burst_h100_beyond", "matrix_burst_h100_apart",
-        "matrix_burst_a100",
+        "matrix_burst_h100", "matrix_burst_h100_apart", "matrix_burst_a100",
     ),
-    "many": (
-        "matrix_many_h100", "matrix_many_h100_beyond", "matrix_many_h100_below",
-        "matrix_many_a100",
-    ),
+    "many": ("matrix_many_h100", "matrix_many_h100_below"),
 }  # fmt: skip
-RATE = "workload.scale.rate"
-SEARCH = Search(
-    RATE, (0.25, 0.375, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 4.5, 5.0), share="request"
-)
 REFERENCE = "dedicated"  # has fewer models than the others, so is in no order with them
-COUNTERS = ("preemptions", "drops", "scale_ups", "switches", "moves", "leases")
+NOT_RUN = ["not run"] * 3
 HEAD = [
-    "workload", "system", *(f"{name}: {what}" for name in HARDWARE.values()
-    for what in ("goodput (req/s)", "P99 TTFT (s)", "GPU s")),
+    "workload", "system",
+    *(f"{name}: {what}" for name in HARDWARE.values()
+      for what in ("goodput (req/s)", "P99 TTFT (s)", "GPU s")),
 ]  # fmt: skip
+COUNTERS = ("preemptions", "drops", "scale_ups", "switches", "moves")
+SETTINGS = ["half", "GPUs", "system", "share on time by setting", "taken"]
+CHANGED = ["system", "with", "share on time", "P99 TTFT (s)", *COUNTERS]
 
 Of = Mapping[tuple[str, str, str], Cell]
-
-
-def searches(experiments: tuple[str, ...]) -> dict[str, Search]:
-    return {name: SEARCH for name in experiments if name.startswith("matrix_burst_h100")}
 
 
 def pooled(found: Of, hardware: str, workload: str) -> dict[str, Cell]:
@@ -68,101 +60,64 @@ def words(rows: pd.DataFrame) -> list[list[str]]:
         for system in dict.fromkeys(rows.system):
             line = [title(workload), SYSTEMS[system]]
             for hardware in HARDWARE:
-                cell = found.get((hardware, workload, system))
-                line += (
-                    ["", "", ""] if cell is None else _cell_words(found, hardware, workload, system)
-                )
+                ran = (hardware, workload, system) in found
+                line += _cell_words(found, hardware, workload, system) if ran else NOT_RUN
             lines.append(line)
     return lines
 
 
 def _cell_words(found: Of, hardware: str, workload: str, system: str) -> list[str]:
     cell, compared = found[hardware, workload, system], pooled(found, hardware, workload)
-    mark = ""
-    if system in compared:
-        mark = " *" if system == leader(compared) else " =" if system in leaders(compared) else ""
-    return [
-        cell.bound + _plus_minus(cell.over_seeds) + mark,
-        _plus_minus(cell.ttft_p99_s),
-        _plus_minus(cell.gpu_s),
-    ]
+    goodput = cell.bound + _plus_minus(cell.over_seeds) + _mark(compared, system)
+    return [goodput, _plus_minus(cell.ttft_p99_s), _plus_minus(cell.gpu_s)]
 
 
 def _plus_minus(found: Interval) -> str:
     return f"{found.mean:.3g} ± {found.half or 0.0:.2g}"
 
 
-def table_of(half: str) -> PaperFigure:
-    def table(rows: pd.DataFrame) -> tuple[Words, str]:
-        return words(rows), (
-            "Mean and 95 % interval over five paired seeds. * highest goodput, = tie with it. "
-            "TTFT and GPU seconds at one load for all, of few requests a seed."
-        )
-
-    return text(
-        f"matrix_table_{half}", of_runs, HALVES[half], head=HEAD, searches=searches(HALVES[half])
-    )(table)
-
-
 def map_of(half: str, said: str) -> PaperFigure:
     def drawn(axes: Panels, rows: pd.DataFrame) -> str:
-        found = cells(rows)
+        names = [list(dict.fromkeys(rows[column])) for column in ("workload", "system")]
         for panel, hardware in zip(axes, HARDWARE, strict=True):
-            _map(
-                panel,
-                found,
-                hardware,
-                list(dict.fromkeys(rows.workload)),
-                list(dict.fromkeys(rows.system)),
-            )
+            _map(panel, cells(rows), hardware, *names)
         return said
 
-    return picture(
-        f"matrix_{half}", of_runs, HALVES[half], searches=searches(HALVES[half]), shape=(2, 1),
-        size=(3.5, 4.2),
-    )(drawn)  # fmt: skip
+    size = (3.5, 4.2)
+    return picture(f"matrix_{half}", of_runs, HALVES[half], shape=(2, 1), size=size)(drawn)
 
 
 def _map(panel: Axes, found: Of, hardware: str, workloads: list[str], systems: list[str]) -> None:
     """Goodput over the best of its column, in grey, and in figures."""
-    shares = np.full((len(systems), len(workloads)), np.nan)
+    shares = np.zeros((len(systems), len(workloads)))
     for x, workload in enumerate(workloads):
         compared = pooled(found, hardware, workload)
-        if not compared:
-            continue
-        best, tie = compared[leader(compared)].mean, leaders(compared)
         for y, system in enumerate(systems):
-            cell = found[hardware, workload, system]
-            shares[y, x] = min(cell.mean / best, 1.0)
-            mark = "=" if system in tie and len(tie) > 1 else "*" if system in tie else ""
-            dark = "white" if shares[y, x] > 0.55 else "black"
+            ran, said = (hardware, workload, system) in found, "not run"
+            if ran:
+                cell, best = found[hardware, workload, system], compared[leader(compared)]
+                shares[y, x] = min(cell.mean / best.mean, 1.0)
+                said = f"{cell.bound}{cell.mean:.3g}{_mark(compared, system)}"
             panel.text(
-                x,
-                y,
-                f"{cell.bound}{cell.mean:.3g}{mark}",
-                color=dark,
-                ha="center",
-                va="center",
-                fontsize=7,
-            )
+                x, y, said, color="white" if shares[y, x] > 0.55 else "black", ha="center",
+                va="center", fontsize=7,
+            )  # fmt: skip
     panel.imshow(shares, cmap="Greys", vmin=0, vmax=1.3, aspect="auto")
-    panel.set_xticks(range(len(workloads)), [title(each) for each in workloads])
-    panel.set_yticks(range(len(systems)), [SYSTEMS[each] for each in systems])
+    panel.set_xticks(range(len(workloads)), [title(each) for each in workloads], fontsize=7.5)
+    panel.set_yticks(range(len(systems)), [SYSTEMS[each] for each in systems], fontsize=7.5)
     panel.set(title=f"goodput (requests/s), four {HARDWARE[hardware]}")
     panel.grid(False)
 
 
-burst = map_of(
-    "burst",
-    "Highest rate at which 90 % of requests meet MLPerf's SLO (TTFT 2 s, 200 ms a token). "
-    "Darker: more of the column's best. * best, = within the simulator's band of it; < ≥: bound.",
-)
-many = map_of(
-    "many",
-    "Twelve models; 90 % of requests within Aegaeon's SLO (TTFT 10 s, 100 ms a token). Darker: "
-    "more of the column's best. * best, = within the simulator's band of it; < ≥: bound.",
-)
-table_burst, table_many = table_of("burst"), table_of("many")
+def _mark(compared: Mapping[str, Cell], system: str) -> str:
+    """` *`: the highest goodput, which may be a bound; ` =`: ties with it."""
+    if system == leader(compared):
+        return " *"
+    return " =" if system in leaders(compared) else ""
+
+
+burst = map_of("burst", "Within MLPerf's SLO. Darker: more of the best. * best, = tie, < ≥ bounds.")
+many = map_of("many", "Within Aegaeon's SLO. Darker: more of the best. * best, = tie, < ≥ bounds.")
 
 
 def tuned(rows: pd.DataFrame) -> dict[tuple[str, str, str], str]:
@@ -181,53 +136,60 @@ TUNING = tuple(f"matrix_tune_{half}_{each}" for half in HALVES for each in HARDW
 
 @text(
     "matrix_tuning", of_runs, TUNING,
-    head=["half", "GPUs", "system", "share on time by setting", "taken"],
+    head=SETTINGS,
 )  # fmt: skip
 def tuning(rows: pd.DataFrame) -> tuple[Words, str]:
+    said = "Azure code, one seed that no cell has, one load. Requests within the half's SLO."
+    return settings(rows), said
+
+
+def settings(rows: pd.DataFrame) -> list[list[str]]:
     lines = []
     for (half, hardware, system), setting in tuned(rows).items():
         chosen = (rows.half == half) & (rows.hardware == hardware) & (rows.system == system)
         shares = rows[chosen].set_index("setting").request
         told = ", ".join(f"{_knob(name)}: {share:.3f}" for name, share in shares.items())
         lines.append([half, HARDWARE[hardware], SYSTEMS[system], told, _knob(setting)])
-    return lines, "Azure code, one seed that no cell has, one load. Requests within the half's SLO."
+    return lines
 
 
 def _knob(setting: object) -> str:
     return str(setting).partition("_")[2].replace("_", "+")
 
 
-CHANGES = {
-    "matrix_links_many": "links", "matrix_links_burst": "links", "matrix_kv_burst": "9.4 GB of KV",
-    "matrix_models": "20 models",
+CHANGES = {  # by swept key: what each of its values is
+    "experiment/matrix/links@_global_": {
+        "as_is": "links as they are", "half": "links half as fast", "double": "links twice as fast",
+    },
+    "engine.num_kv_blocks": {"null": "46 GB of KV a GPU", "3000": "9.4 GB of KV a GPU"},
 }  # fmt: skip
-LINKS = "experiment/matrix/links@_global_"
-SPEEDS = {"half": "links half as fast", "double": "links twice as fast"}
 
 
 def of_sensitivity(points: Points) -> pd.DataFrame:
-    """A row for each run; `change`: what differs from the cells."""
+    """A row for each run; `change`: what differs from the cells, or what they have."""
     made = [point for point in points if point.path is not None]
-    links = [SPEEDS.get(point.overrides.get(LINKS, "")) for point in made]
-    changes = [link or CHANGES[point.experiment] for link, point in zip(links, made, strict=True)]
-    return of_runs(made).assign(change=changes)
+    return of_runs(made).assign(change=[_change(point) for point in made])
+
+
+def _change(point: Point) -> str:
+    (key,) = CHANGES.keys() & point.overrides.keys()
+    return CHANGES[key][point.overrides[key]]
 
 
 @text(
-    "matrix_sensitivity", of_sensitivity, tuple(CHANGES),
-    head=["change", "workload", "system", "goodput (req/s)", "switches", "preemptions", "drops"],
+    "matrix_sensitivity", of_sensitivity,
+    ("matrix_links_many", "matrix_kv_burst"),
+    head=CHANGED,
 )  # fmt: skip
 def sensitivity(rows: pd.DataFrame) -> tuple[Words, str]:
-    return changed(rows), "H100, five seeds. Counters: mean of a run at the highest load."
+    return changed(rows), "Four H100, BurstGPT, factor 2.0, five seeds. Counters: mean of a run."
 
 
 def changed(rows: pd.DataFrame) -> list[list[str]]:
     lines = []
-    for change, of_change in rows.groupby("change"):
-        for (_, workload, system), cell in cells(of_change).items():
-            of_cell = of_change[of_change.system == system]
-            most = of_cell[of_cell.rate == of_cell.rate.max()]
-            counts = [f"{most[name].mean():.0f}" for name in ("switches", "preemptions", "drops")]
-            goodput = cell.bound + _plus_minus(cell.over_seeds)
-            lines.append([str(change), title(workload), SYSTEMS[system], goodput, *counts])
+    for (system, change), each in rows.groupby(["system", "change"], sort=False):
+        on_time, ttft_s = (interval(each[name].tolist()) for name in ("request", "ttft_p99_s"))
+        counts = [f"{each[name].mean():.0f}" for name in COUNTERS]
+        name = SYSTEMS[str(system)]
+        lines.append([name, str(change), _plus_minus(on_time), _plus_minus(ttft_s), *counts])
     return lines
