@@ -57,7 +57,8 @@ class CommandLoop:
             header, _ = self._connection.receive()
             match header["op"]:
                 case "ping":
-                    self._connection.send({"op": "pong", "time_s": time.monotonic()})
+                    pong = {"op": "pong", "sent_s": header["sent_s"], "time_s": time.monotonic()}
+                    self._connection.send(pong)
                 case "stop":
                     if (stop := self._stops.get(header["seq"])) is not None:  # else it has ended
                         stop.set()

@@ -41,7 +41,6 @@ class WorkerProcess:
     ) -> None:  # fmt: skip
         self.name = name
         self.clock = ClockOffset()
-        self._pinged_s = 0.0  # when the latest exchange began
         self._log_path = log_path
         self._hang_timeout_s, self._step_timeout_s = hang_timeout_s, step_timeout_s
         self._pending = 0  # commands without an answer yet; written by the loop's thread
@@ -69,10 +68,8 @@ class WorkerProcess:
         offset."""
         ready = self._reply("ready", time.monotonic() + timeout_s)
         for _ in range(NUM_EXCHANGES):
-            sent_s = time.monotonic()
-            self.send({"op": "ping"})
-            theirs_s = self._reply("pong", sent_s + timeout_s)["time_s"]
-            self.clock.add(sent_s, theirs_s, time.monotonic())
+            self._ping()
+            self._pong(self._reply("pong", time.monotonic() + timeout_s))
         return ready
 
     def listen(self, loop: WallLoop, on_message: Callable[[Header], None]) -> None:
@@ -82,6 +79,13 @@ class WorkerProcess:
             target=self._listen, args=(loop, on_message), name=f"{self.name}-reader", daemon=True
         )
         self._thread.start()
+
+    def _ping(self) -> None:
+        self.send({"op": "ping", "sent_s": time.monotonic()})
+
+    def _pong(self, header: Header) -> None:
+        """It says which ping it answers: the next one may have been sent meanwhile."""
+        self.clock.add(header["sent_s"], header["time_s"], time.monotonic())
 
     def send(self, header: Header) -> None:
         # Where it has died, whoever receives from it sees the end of file and says how.
@@ -154,14 +158,13 @@ class WorkerProcess:
                 self._fail(loop, f"failed: {header['message']}")
                 return
             if header["op"] == "pong":
-                self.clock.add(self._pinged_s, header["time_s"], time.monotonic())
+                self._pong(header)
                 continue
             if header["op"] != "alive":
                 idle_s = 0.0
                 loop.post(on_message, header)
                 continue
-            self._pinged_s = time.monotonic()
-            self.send({"op": "ping"})
+            self._ping()
             stands = self._pending and self._num_answered == num_answered
             idle_s = idle_s + HEARTBEAT_S if stands else 0.0
             num_answered = self._num_answered

@@ -22,5 +22,5 @@ if setup["does"] == "hang":
     time.sleep(600)
 connection.send({"op": "ready", "number": setup["number"]})
 while True:
-    connection.receive()
-    connection.send({"op": "pong", "time_s": time.monotonic()})
+    ping, _ = connection.receive()
+    connection.send({"op": "pong", "sent_s": ping["sent_s"], "time_s": time.monotonic()})
