@@ -17,7 +17,6 @@ from typing import Any
 import jinja2
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from harness.files import write_text, writing
 from harness.records import run_table
@@ -70,7 +69,7 @@ def write(run_dir: Path) -> Path:
 
 def page(run: FinishedRun) -> str:
     """The whole page. Every value in it is escaped but the style, the script and the pictures."""
-    events, scaled = pq.read_table(run.path / "events.parquet"), scaling.scaling(run)
+    events, scaled = run.events(), scaling.scaling(run)
     return template("report.html").render(
         script=(PAGE / "report.js").read_text(),
         title=title(run.manifest),

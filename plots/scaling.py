@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
@@ -30,7 +29,7 @@ TITLE = "scaling in ms: episodes, means of their parts, first batch after the en
 
 def scaling(run: FinishedRun) -> Scaling | None:
     """How the run scaled; None: its events tell of no instances that could."""
-    events = pq.read_table(run.path / "events.parquet").to_pylist()
+    events = run.events().to_pylist()
     for event in events:
         event["fields"] = json.loads(event["fields"])
     ttft_s, num_devices = run.summary["slo"]["ttft_s"], _num_devices(run.summary)

@@ -107,7 +107,7 @@ def serve(
                 await client.play(ordered)
                 await loop.sleep(rest_s)
 
-            with faults.striking(Faults(kill=killed), cluster, loop, recorder):
+            with faults.striking(Faults(kill=killed), cluster, {}, loop, recorder):
                 loop.run(main())
             cluster.elastic.end()
             bed = Bed(loop, cluster.elastic, recorder, spec, cluster, made=len(ordered))

@@ -7,13 +7,16 @@ import runpy
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
+from errno import EACCES, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR
 from functools import wraps
 from typing import ParamSpec
 
-from harness.errors import RunError, UsageError
+from harness.errors import RunError, UsageError, told
 
 Given = ParamSpec("Given")
 INTERRUPTED = 130  # exit status
+# What the system says of a name that was given to a command, and that can be of no file
+NO_SUCH_PLACE = (ENAMETOOLONG, ENOENT, ENOTDIR, EISDIR, EACCES, ELOOP)
 COMMANDS = {  # `harness.configuration.key_help` has a line for each
     "figures": "harness.experiments.figures",
     "claims": "harness.claims",
@@ -63,5 +66,10 @@ def ends_in_order(main: Callable[Given, int]) -> Callable[Given, int]:
         except (UsageError, RunError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2 if isinstance(error, UsageError) else 1
+        except OSError as error:
+            if error.errno not in NO_SUCH_PLACE:
+                raise
+            print(f"error: {told(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+            return 2
 
     return ended

@@ -11,9 +11,6 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from harness.errors import UsageError
 from harness.exporting.conventions import about
 from harness.records.metrics import over_time
 from harness.records.run_folder import FinishedRun
@@ -52,10 +49,8 @@ def _requests(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, A
 
 def _events(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
     """Slices of what instances did. Those of one kind may overlap, so they are asynchronous."""
-    ids, path = count(1_000_000_000), run.path / "events.parquet"
-    if not path.is_file():
-        raise UsageError(f"{run.path} has no events.parquet, of which a trace is made")
-    for row in pq.read_table(path).to_pylist():
+    ids = count(1_000_000_000)
+    for row in run.events().to_pylist():
         event = {
             "cat": row["kind"], "name": row["kind"], "id": next(ids),
             "pid": _pid(numbers, row["instance"]), "tid": 0,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from harness.errors import UsageError, first_line
 from harness.files import PARTIAL, read_json, replaced, write_text, writing
 from harness.records.folder_lock import LOCK, FolderError
 from harness.records.journal import EARLIER_JOURNAL, JOURNAL
+from harness.records.run_shape import check_events, check_requests, read_part
 from harness.records.sources import Identity
 from harness.schedule import Schedule
 
@@ -207,6 +208,13 @@ class FinishedRun:
             raise UsageError(f"{name} is {found} in {self.path}: {why}")
         return float(found)
 
+    def events(self) -> pa.Table:
+        """UsageError where there are none, or they are damaged."""
+        path = self.path / "events.parquet"
+        if not path.is_file():
+            raise UsageError(f"{self.path} has no events.parquet")
+        return _read_table(path, check_events)
+
     @staticmethod
     def load(path: Path) -> FinishedRun:
         """Raises UsageError unless `path` is the folder of a run that was completed."""
@@ -218,7 +226,7 @@ class FinishedRun:
         for name in ("config.yaml", "manifest.json", "requests.parquet", "summary.json"):
             if not (path / name).is_file():
                 raise UsageError(f"{path} is not a complete run's folder: it has no {name}")
-        found = {name: read_json(path / name) for name in NEEDED_OF}
+        found = {name: read_part(path / name) for name in NEEDED_OF}
         for name, keys in NEEDED_OF.items():
             lacking = [key for key in keys if not isinstance(found[name].get(key), dict)]
             if lacking:
@@ -226,9 +234,18 @@ class FinishedRun:
         name = "config.yaml"
         try:
             config = yaml.load((path / name).read_text(), YamlLoader)
-            name = "requests.parquet"
-            requests = pq.read_table(path / name)
-        except (ValueError, yaml.YAMLError, pa.ArrowException, OSError) as error:
+        except (ValueError, yaml.YAMLError, OSError) as error:
             raise UsageError(f"{path / name} is damaged: {first_line(error)}") from error
+        requests = _read_table(path / "requests.parquet", check_requests)
         manifest, summary = found["manifest.json"], found["summary.json"]
         return FinishedRun(path, config, manifest, summary, requests)
+
+
+def _read_table(path: Path, check: Callable[[pa.Table], None]) -> pa.Table:
+    """Raises UsageError where it is none, or `check` raises ValueError."""
+    try:
+        found = pq.read_table(path)
+        check(found)
+    except (ValueError, pa.ArrowException, OSError, RecursionError) as error:
+        raise UsageError(f"{path} is damaged: {first_line(error)}") from error
+    return found

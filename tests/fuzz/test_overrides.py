@@ -159,6 +159,32 @@ def override(draw: st.DrawFn, base: tuple[str, ...]) -> str:
     return f"{kind}{key}={draw(st.one_of(VALUES, VALUES, RAW))}"
 
 
+# Of keys whose values are lists of maps: maps with most of the right keys.
+PARTS: dict[str, tuple[str, ...]] = {
+    "faults.kill": ("instance", "host", "part", "at_s", "after_requests"),
+    "faults.stall": ("instance", "link", "part", "at_s", "after_requests", "for_s", "factor"),
+    "workload.arrivals.stages": ("seconds", "rate"),
+}
+CHOICES: dict[str, list[Any]] = {
+    "engine.attention": ["auto", "torch", "vllm"],
+    "system.router": ["round_robin", "least_loaded", "prefix_aware"],
+    "client.concurrency": [1, 2, 20],
+    "workload.arrivals.kind": ["poisson", "gamma", "ramp"],
+}
+
+
+@st.composite
+def newer(draw: st.DrawFn) -> str:
+    """A key that takes a list of maps, or one of a few words."""
+    if draw(st.integers(0, 3)) == 0:
+        key = draw(st.sampled_from(list(CHOICES)))
+        return f"{key}={draw(st.one_of(st.sampled_from(CHOICES[key]), SCALARS).map(quoted))}"
+    key = draw(st.sampled_from(list(PARTS)))
+    values = st.one_of(st.integers(0, 3), st.integers(0, 3), SCALARS)
+    parts = st.dictionaries(st.sampled_from(PARTS[key]), values, max_size=4)
+    return f"{key}={quoted(draw(st.lists(parts, max_size=2)))}"
+
+
 @st.composite
 def command(draw: st.DrawFn, bases: tuple[tuple[str, ...], ...]) -> list[str]:
     base = draw(st.sampled_from(bases))
@@ -215,6 +241,14 @@ def check(words: list[str]) -> None:
 @given(command(SIMULATED))
 def test_a_simulated_run_ends_well_or_is_refused(words: list[str]) -> None:
     check(words)
+
+
+@inputs(0.1)
+@given(st.sampled_from(SIMULATED), st.lists(newer(), min_size=1, max_size=2))
+def test_faults_stages_and_closed_loops_end_well_or_are_refused(
+    base: tuple[str, ...], words: list[str]
+) -> None:
+    check([*base, *words])
 
 
 @inputs(0.02)

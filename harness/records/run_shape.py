@@ -1,0 +1,137 @@
+"""What the files of a finished run must look like, so that all who read it need not ask.
+
+A value of another kind or a column that is not there is told once, with the file, when the run is
+loaded. A key that is lacking is told when somebody reads it: runs of earlier versions have fewer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.errors import UsageError, first_line
+from harness.records.record import Status
+from harness.records.tables import EVENTS, REPORTED, REQUESTS
+
+NUMBER, NOTHING = (int, float), type(None)
+OR_NOT = (int, float, NOTHING)
+DISTRIBUTION = {"*": OR_NOT}
+SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
+    "manifest.json": {
+        "engine_name": str, "simulated": bool, "choices": {"*": str}, "overrides": [str],
+        "config_hash": str, "schedule_sha256": str, "seeds": {"*": int}, "dataset": dict,
+        "hardware": {"name": str, "device": str, "num_devices": int},
+        "versions": {"*": (str, NOTHING)},
+        "engine": {"step_times": {"*": str}, "devices": [str], "profile": (str, NOTHING)},
+        "machine": dict, "status": str, "ended_utc": str,
+    },
+    "summary.json": {
+        "num_requests": int, "num_completed": int, "num_failed": int, "num_timeouts": int,
+        "duration_s": NUMBER, "ttft_s": DISTRIBUTION, "tpot_s": DISTRIBUTION,
+        "tbt_s": DISTRIBUTION, "e2e_s": DISTRIBUTION, "asked_rate_per_s": OR_NOT,
+        "goodput_per_s": OR_NOT, "output_throughput_tokens_per_s": OR_NOT,
+        "slo": {"name": str, "ttft_s": NUMBER, "tbt_s": NUMBER},
+        "slo_attainment": {"*": OR_NOT}, "models": {"*": {"num_requests": int}},
+        "intervals_95": {"*": (dict, list, NOTHING)}, "errors": dict,
+        "verdict": {"status": str, "reasons": [str]},
+    },
+}  # fmt: skip
+
+
+class Lacking(UsageError, KeyError):
+    """A KeyError to templates, which ask whether a key is there."""
+
+    __str__ = ValueError.__str__
+
+
+class Part(dict[str, Any]):
+    """An object of a file. A key that it lacks is told with the file."""
+
+    def __init__(self, path: Path, found: dict[str, Any]) -> None:
+        super().__init__(found)
+        self._path = path
+
+    def __missing__(self, key: str) -> Any:
+        raise Lacking(f"{self._path} is damaged: it has no {key}")
+
+
+def read_part(path: Path) -> Part:
+    """The object in `path`. Raises UsageError where it is none, or not of its SHAPES."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text, object_hook=lambda each: Part(path, each), parse_constant=_refused)
+        _check(found, SHAPES[path.name], "the file")
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is damaged: {first_line(error)}") from error
+    made: Part = found
+    return made
+
+
+def _refused(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _check(value: Any, shape: Any, name: str) -> None:
+    """ValueError where `value`, called `name`, is not of `shape`."""
+    kinds: Any = type(shape) if isinstance(shape, dict | list) else shape
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+        raise ValueError(f"{name} is {str(value)[:40]!r}")
+    if isinstance(shape, dict):
+        inner: dict[str, Any] = shape
+        for key in value if "*" in inner else inner.keys() & value.keys():
+            _check(value[key], inner.get("*", inner.get(key)), key)
+    elif isinstance(shape, list):
+        for each in value:
+            _check(each, shape[0], f"a part of {name}")
+
+
+def check_requests(table: pa.Table) -> None:
+    """ValueError unless `table` has a requests table's columns, with values that can be."""
+    _check_columns(table, REQUESTS, optional=("sent_s", *REPORTED))
+    if not len(table):
+        raise ValueError("it has no row")
+    chunks, times = table["chunk_tokens"], pc.list_flatten(table["token_times_s"])
+    sizes = pc.list_flatten(chunks)
+    numbers = {"token_times_s": times, "chunk_tokens": sizes}
+    for name in ("arrival_s", "sent_s", "prompt_tokens", "output_tokens"):
+        numbers[name] = table[name].drop_null()
+    for name, column in numbers.items():
+        values = column.to_numpy()
+        if column.null_count or not np.isfinite(values).all():
+            raise ValueError(f"its column {name} has values that are not finite")
+        if name.endswith("tokens") and (values < 0).any():
+            raise ValueError(f"its column {name} has values below 0")
+    rows, per_row = pc.list_parent_indices(chunks), pc.list_value_length(table["token_times_s"])
+    if (np.bincount(rows.to_numpy(), sizes.to_numpy(), len(table)) != per_row.to_numpy()).any():
+        raise ValueError("its chunk_tokens do not count its token_times_s")
+    unknown = set(table["status"].unique().to_pylist()) - set(get_args(Status))
+    if unknown:
+        raise ValueError(f"its column status has {min(unknown)!r}")
+
+
+def check_events(table: pa.Table) -> None:
+    """ValueError unless `table` has an events table's columns, with objects in `fields`."""
+    _check_columns(table, EVENTS, optional=())
+    for fields in table["fields"].unique().to_pylist():
+        if not isinstance(json.loads(fields), dict):
+            raise ValueError(f"its column fields has {fields[:40]!r}")
+
+
+def _check_columns(table: pa.Table, schema: pa.Schema, *, optional: Sequence[str]) -> None:
+    """`optional`: columns that may lack values, or be lacking in runs of earlier versions."""
+    for field in schema:
+        if table.column_names.count(field.name) != 1:
+            if field.name in optional and field.name not in table.column_names:
+                continue
+            raise ValueError(f"it has no column {field.name}")
+        column = table[field.name]
+        if column.type != field.type:
+            raise ValueError(f"its column {field.name} is of {column.type}, not {field.type}")
+        if column.null_count and field.name not in optional:
+            raise ValueError(f"its column {field.name} has no value in some rows")
