@@ -3,13 +3,12 @@ depend on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from harness.experiments.points import Point
 from harness.records.interval import Interval, interval
 from plots.figure import Panels, PaperFigure, Points, Words, picture, text
 from plots.matrix.cells import HARDWARE, SLOW, WORKLOADS, Cell, cells, leader, leaders, of_runs
@@ -26,12 +25,7 @@ HALVES = {
     "many": ("matrix_many_h100", "matrix_many_h100_below"),
 }  # fmt: skip
 REFERENCE = "dedicated"  # has fewer models than the others, so is in no order with them
-NOT_RUN = ["not run"] * 3
-HEAD = [
-    "workload", "system",
-    *(f"{name}: {what}" for name in HARDWARE.values()
-      for what in ("goodput (req/s)", "P99 TTFT (s)", "GPU s")),
-]  # fmt: skip
+RESULTS = ("goodput (req/s)", "P99 TTFT (s)", "GPU s")
 COUNTERS = ("preemptions", "drops", "scale_ups", "switches", "moves")
 SETTINGS = ["half", "GPUs", "system", "share on time by setting", "taken"]
 CHANGED = ["system", "with", "share on time", "P99 TTFT (s)", *COUNTERS]
@@ -52,6 +46,11 @@ def title(workload: str) -> str:
     return WORKLOADS[workload.removesuffix(SLOW)]
 
 
+def head(rows: pd.DataFrame) -> list[str]:
+    on = [HARDWARE[name] for name in dict.fromkeys(rows.hardware)]
+    return ["workload", "system", *(f"{name}: {what}" for name in on for what in RESULTS)]
+
+
 def words(rows: pd.DataFrame) -> list[list[str]]:
     """The table of a half: its page has these cells. `=`: ties with the best; `*`: the best."""
     found = cells(rows)
@@ -59,9 +58,8 @@ def words(rows: pd.DataFrame) -> list[list[str]]:
     for workload in dict.fromkeys(rows.workload):
         for system in dict.fromkeys(rows.system):
             line = [title(workload), SYSTEMS[system]]
-            for hardware in HARDWARE:
-                ran = (hardware, workload, system) in found
-                line += _cell_words(found, hardware, workload, system) if ran else NOT_RUN
+            for hardware in dict.fromkeys(rows.hardware):
+                line += _cell_words(found, str(hardware), str(workload), str(system))
             lines.append(line)
     return lines
 
@@ -76,15 +74,15 @@ def _plus_minus(found: Interval) -> str:
     return f"{found.mean:.3g} ± {found.half or 0.0:.2g}"
 
 
-def map_of(half: str, said: str) -> PaperFigure:
+def map_of(half: str, said: str, height: float, hardware: Sequence[str]) -> PaperFigure:
     def drawn(axes: Panels, rows: pd.DataFrame) -> str:
         names = [list(dict.fromkeys(rows[column])) for column in ("workload", "system")]
-        for panel, hardware in zip(axes, HARDWARE, strict=True):
-            _map(panel, cells(rows), hardware, *names)
+        for panel, on in zip(axes, hardware, strict=True):
+            _map(panel, cells(rows), on, *names)
         return said
 
-    size = (3.5, 4.2)
-    return picture(f"matrix_{half}", of_runs, HALVES[half], shape=(2, 1), size=size)(drawn)
+    shape, size = (len(hardware), 1), (3.5, height)
+    return picture(f"matrix_{half}", of_runs, HALVES[half], shape=shape, size=size)(drawn)
 
 
 def _map(panel: Axes, found: Of, hardware: str, workloads: list[str], systems: list[str]) -> None:
@@ -92,12 +90,11 @@ def _map(panel: Axes, found: Of, hardware: str, workloads: list[str], systems: l
     shares = np.zeros((len(systems), len(workloads)))
     for x, workload in enumerate(workloads):
         compared = pooled(found, hardware, workload)
+        best = compared[leader(compared)].mean
         for y, system in enumerate(systems):
-            ran, said = (hardware, workload, system) in found, "not run"
-            if ran:
-                cell, best = found[hardware, workload, system], compared[leader(compared)]
-                shares[y, x] = min(cell.mean / best.mean, 1.0)
-                said = f"{cell.bound}{cell.mean:.3g}{_mark(compared, system)}"
+            cell = found[hardware, workload, system]
+            shares[y, x] = min(cell.mean / best, 1.0)
+            said = f"{cell.bound}{cell.mean:.3g}{_mark(compared, system)}"
             panel.text(
                 x, y, said, color="white" if shares[y, x] > 0.55 else "black", ha="center",
                 va="center", fontsize=7,
@@ -116,8 +113,9 @@ def _mark(compared: Mapping[str, Cell], system: str) -> str:
     return " =" if system in leaders(compared) else ""
 
 
-burst = map_of("burst", "Within MLPerf's SLO. Darker: more of the best. * best, = tie, < ≥ bounds.")
-many = map_of("many", "Within Aegaeon's SLO. Darker: more of the best. * best, = tie, < ≥ bounds.")
+BOUNDS = "Darker: more of the best. * best, = tie, < ≥ bounds."
+burst = map_of("burst", f"Within MLPerf's SLO. {BOUNDS}", 4.2, ("h100", "a100"))
+many = map_of("many", f"Within Aegaeon's SLO. {BOUNDS}", 2.2, ("h100",))
 
 
 def tuned(rows: pd.DataFrame) -> dict[tuple[str, str, str], str]:
@@ -157,28 +155,21 @@ def _knob(setting: object) -> str:
     return str(setting).partition("_")[2].replace("_", "+")
 
 
-CHANGES = {  # by swept key: what each of its values is
-    "experiment/matrix/links@_global_": {
-        "as_is": "links as they are", "half": "links half as fast", "double": "links twice as fast",
-    },
-    "engine.num_kv_blocks": {"null": "46 GB of KV a GPU", "3000": "9.4 GB of KV a GPU"},
+LINKS = "experiment/matrix/links@_global_"
+SPEEDS = {
+    "as_is": "links as they are", "half": "links half as fast", "double": "links twice as fast",
 }  # fmt: skip
 
 
 def of_sensitivity(points: Points) -> pd.DataFrame:
     """A row for each run; `change`: what differs from the cells, or what they have."""
     made = [point for point in points if point.path is not None]
-    return of_runs(made).assign(change=[_change(point) for point in made])
-
-
-def _change(point: Point) -> str:
-    (key,) = CHANGES.keys() & point.overrides.keys()
-    return CHANGES[key][point.overrides[key]]
+    return of_runs(made).assign(change=[SPEEDS[point.overrides[LINKS]] for point in made])
 
 
 @text(
     "matrix_sensitivity", of_sensitivity,
-    ("matrix_links_many", "matrix_kv_burst"),
+    ("matrix_links_many",),
     head=CHANGED,
 )  # fmt: skip
 def sensitivity(rows: pd.DataFrame) -> tuple[Words, str]:

@@ -45,7 +45,7 @@ PARTS = {
     "kunserve/setting": "kunserve_table_limits",
     "kunserve/system": "kunserve_fig10_burstgpt",
     "matrix/hardware": "matrix_burst_h100",
-    "matrix/links": "matrix_links_burst",
+    "matrix/links": "matrix_links_many",
     "matrix/system": "matrix_burst_h100",
     "matrix/workload": "matrix_burst_h100",
 }

@@ -1,0 +1,39 @@
+"""Writes the tables of docs/matrix.md from those of its figures: `python -m plots.matrix`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from harness.experiments.compose import ROOT
+from harness.experiments.figures import published
+from harness.files import write_text
+from plots.matrix.figures import CHANGED, SETTINGS, changed, head, settings, words
+
+TABLES = {
+    "burst": (head, words), "many": (head, words), "tuning": (lambda rows: SETTINGS, settings),
+    "sensitivity": (lambda rows: CHANGED, changed),
+}  # fmt: skip
+
+
+def with_tables(page: str) -> str:
+    """`page` with each table between its marks as its figure's rows have it."""
+    for name, (named, lines) in TABLES.items():
+        rows = pd.read_csv(published("matrix") / f"matrix_{name}.csv")
+        top = named(rows)
+        shown = "\n".join(map(_line, [top, ["---"] * len(top), *lines(rows)]))
+        mark = f"<!-- {name}: written by `python -m plots.matrix` -->"
+        page = re.sub(f"{re.escape(mark)}.*?<!-- /{name} -->", f"{mark}\n{shown}\n<!-- /{name} -->",
+                      page, flags=re.DOTALL)  # fmt: skip
+    return page
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    path = ROOT / "docs" / "matrix.md"
+    write_text(path, with_tables(path.read_text()))

@@ -1,0 +1,97 @@
+"""The matrix of systems: its page has what its tables have, and its cells can be worked out by
+hand."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from harness.records.interval import interval
+from plots.matrix.__main__ import TABLES, with_tables
+from plots.matrix.cells import Cell, cells, leaders, tied, union_s
+from plots.matrix.figures import REFERENCE, tuned
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "matrix.md").read_text()
+HALVES = ("burst", "many")
+SEEDS = {0, 1, 2, 3, 4}
+
+
+@cache
+def table(name: str) -> pd.DataFrame:
+    return pd.read_csv(ROOT / f"results/published/matrix/matrix_{name}.csv")
+
+
+def test_the_page_has_the_tables() -> None:
+    assert with_tables(PAGE) == PAGE
+    assert all(f"<!-- /{name} -->" in PAGE for name in TABLES)
+
+
+def test_a_number_that_is_not_of_the_table_is_found() -> None:
+    assert with_tables(PAGE.replace(" ± ", " ± 9", 1)) == PAGE
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_systems_of_a_half_had_the_same_gpus_schedules_and_seeds(half: str) -> None:
+    rows = table(half)
+    assert set(rows.gpus) == {4}
+    assert set(rows.half) == {half}
+    assert set(rows.verdict) == {"VALID"}
+    places = rows.groupby(["hardware", "workload", "system", "rate"])
+    assert all(set(of_place.seed) == SEEDS for _, of_place in places)
+    compared = rows[rows.system != REFERENCE]
+    schedules = compared.groupby(["hardware", "workload", "rate", "seed"]).schedule_sha256
+    assert set(schedules.nunique()) == {1}
+    # The fleet of four models has the others' arrivals: as many requests, as often.
+    sizes = rows.groupby(["hardware", "workload", "rate", "seed"])
+    assert set(sizes.num_requests.nunique()) == {1}
+    assert set(sizes.per_s.nunique()) == {1}
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_systems_have_the_settings_that_were_found_on_another_seed(half: str) -> None:
+    assert not set(table("tuning").seed) & SEEDS
+    found, rows = tuned(table("tuning")), table(half)
+    for (hardware, system), each in rows.groupby(["hardware", "system"]):
+        assert set(each.setting) == {found[half, str(hardware), str(system)]}
+
+
+def made(*rows: tuple[str, int, float, float]) -> pd.DataFrame:
+    """By system, seed, requests/s and share on time."""
+    about = {"half": "many", "hardware": "h100", "workload": "w", "rate": 1.0, "ttft_p99_s": 1.0,
+             "gpu_s": 8.0}  # fmt: skip
+    names = ("system", "seed", "per_s", "request")
+    return pd.DataFrame([dict(zip(names, row, strict=True)) | about for row in rows])
+
+
+def test_goodput_lies_where_a_line_between_two_loads_has_90_percent() -> None:
+    cell = cells(made(("a", 0, 1.0, 1.0), ("a", 0, 2.0, 0.8), ("a", 1, 1.0, 0.9)))["h100", "w", "a"]
+    assert cell.goodput == {0: pytest.approx(1.5), 1: 1.0}
+    assert cell.bound == "≥"
+
+
+def test_a_system_that_is_late_at_the_lowest_load_has_an_upper_bound() -> None:
+    cell = cells(made(("a", 0, 3.0, 0.5), ("a", 0, 6.0, 0.4)))["h100", "w", "a"]
+    assert cell.goodput == {0: 3.0}
+    assert cell.bound == "<"
+
+
+def cell(*goodput: float) -> Cell:
+    return Cell(dict(enumerate(goodput)), "", interval([1.0, 1.0]), interval([1.0, 1.0]))
+
+
+def test_within_the_band_or_the_interval_no_system_is_before_another() -> None:
+    assert tied(cell(10, 10, 10), cell(11, 11, 11), 0.137)
+    assert not tied(cell(10, 10, 10), cell(12, 12, 12), 0.137)
+    assert tied(cell(10, 10, 10), cell(5, 10, 25), 0.137)  # the differences' interval holds 0
+    found = {"a": cell(10, 10, 10), "b": cell(11, 11, 11), "c": cell(5, 5, 5)}
+    assert leaders(found, 0.137) == ["a", "b"]
+    assert leaders(found, 0.05) == ["b"]
+
+
+def test_spans_that_overlap_count_once() -> None:
+    spans = pd.DataFrame({"start_s": [0.0, 1.0, 5.0], "end_s": [3.0, 2.0, 6.0]})
+    assert union_s(spans) == 4.0
