@@ -28,7 +28,7 @@ WORKLOADS = {
     "sharegpt": "ShareGPT",
 }
 COMMON = {  # the load of TTFT and GPU seconds by half and hardware: factors on the arrivals
-    ("burst", "h100"): 2.0, ("burst", "a100"): 0.5, ("many", "h100"): 1.0, ("many", "a100"): 0.5,
+    ("burst", "h100"): 2.0, ("burst", "a100"): 0.5, ("many", "h100"): 1.0,
 }  # fmt: skip
 COUNTED = {"drops": "exchange", "switches": "switch", "moves": "kv_move"}  # counters by event
 HALF = {"mlperf_server": "burst", "aegaeon": "many"}  # by its SLO
@@ -69,6 +69,7 @@ def _row(point: Point) -> dict[str, Any]:
     seen = events(point.folder, *COUNTED.values(), *held)
     ttft_s = found.ttft_s.dropna()
     return {
+        "config_hash": manifest["config_hash"],
         "experiment": point.experiment, "half": HALF[summary["slo"]["name"]],
         **chosen, "system": setting.partition("_")[0], "setting": setting,
         "seed": point.seed, "gpus": gpus, "rate": float(point.overrides["workload.scale.rate"]),

@@ -19,9 +19,7 @@ SYSTEMS = {
     "serverlessllm": "ServerlessLLM", "muxserve": "MuxServe", "dedicated": "vLLM, 4 models",
 }  # fmt: skip
 HALVES = {
-    "burst": (
-        "matrix_burst_h100", "matrix_burst_h100_apart", "matrix_burst_a100",
-    ),
+    "burst": ("matrix_burst_h100", "matrix_burst_a100"),
     "many": ("matrix_many_h100", "matrix_many_h100_below"),
 }  # fmt: skip
 REFERENCE = "dedicated"  # has fewer models than the others, so is in no order with them
@@ -66,7 +64,7 @@ def words(rows: pd.DataFrame) -> list[list[str]]:
 
 def _cell_words(found: Of, hardware: str, workload: str, system: str) -> list[str]:
     cell, compared = found[hardware, workload, system], pooled(found, hardware, workload)
-    goodput = cell.bound + _plus_minus(cell.over_seeds) + _mark(compared, system)
+    goodput = cell.bound + _plus_minus(cell.over_seeds) + mark(compared, system)
     return [goodput, _plus_minus(cell.ttft_p99_s), _plus_minus(cell.gpu_s)]
 
 
@@ -94,7 +92,7 @@ def _map(panel: Axes, found: Of, hardware: str, workloads: list[str], systems: l
         for y, system in enumerate(systems):
             cell = found[hardware, workload, system]
             shares[y, x] = min(cell.mean / best, 1.0)
-            said = f"{cell.bound}{cell.mean:.3g}{_mark(compared, system)}"
+            said = f"{cell.bound}{cell.mean:.3g}{mark(compared, system)}"
             panel.text(
                 x, y, said, color="white" if shares[y, x] > 0.55 else "black", ha="center",
                 va="center", fontsize=7,
@@ -102,34 +100,36 @@ def _map(panel: Axes, found: Of, hardware: str, workloads: list[str], systems: l
     panel.imshow(shares, cmap="Greys", vmin=0, vmax=1.3, aspect="auto")
     panel.set_xticks(range(len(workloads)), [title(each) for each in workloads], fontsize=7.5)
     panel.set_yticks(range(len(systems)), [SYSTEMS[each] for each in systems], fontsize=7.5)
-    panel.set(title=f"goodput (requests/s), four {HARDWARE[hardware]}")
+    panel.set(title=f"simulated goodput (requests/s), four {HARDWARE[hardware]}")
     panel.grid(False)
 
 
-def _mark(compared: Mapping[str, Cell], system: str) -> str:
-    """` *`: the highest goodput, which may be a bound; ` =`: ties with it."""
+def mark(compared: Mapping[str, Cell], system: str) -> str:
+    """` *`: the highest goodput, which may be a bound; ` =`: ties with it; ` ?`: a lower bound
+    below it, in no order with it."""
     if system == leader(compared):
         return " *"
-    return " =" if system in leaders(compared) else ""
+    if system in leaders(compared):
+        return " ="
+    return " ?" if compared[system].bound == "≥" else ""
 
 
-BOUNDS = "Darker: more of the best. * best, = tie, < ≥ bounds."
+BOUNDS = "* best, = tie, < ≥ bounds, ? no order."
 burst = map_of("burst", f"Within MLPerf's SLO. {BOUNDS}", 4.2, ("h100", "a100"))
 many = map_of("many", f"Within Aegaeon's SLO. {BOUNDS}", 2.2, ("h100",))
 
 
 def tuned(rows: pd.DataFrame) -> dict[tuple[str, str, str], str]:
-    """By half, hardware and system, the setting with most requests on time, to two digits; among
-    equals the one that holds GPUs for less time, then the one with the shorter P99 TTFT."""
-    rows = rows.assign(share=rows.request.round(2))
-    best = rows.sort_values(["share", "gpu_s", "ttft_p99_s"], ascending=[False, True, True])
+    """By half, hardware and system, the setting with most requests on time; among equals the one
+    that holds GPUs for less time, then the one with the shorter P99 TTFT."""
+    best = rows.sort_values(["request", "gpu_s", "ttft_p99_s"], ascending=[False, True, True])
     return {
         (str(half), str(hardware), str(system)): str(of_system.setting.iloc[0])
         for (half, hardware, system), of_system in best.groupby(["half", "hardware", "system"])
     }
 
 
-TUNING = tuple(f"matrix_tune_{half}_{each}" for half in HALVES for each in HARDWARE)
+TUNING = ("matrix_tune_burst_h100", "matrix_tune_burst_a100", "matrix_tune_many_h100")
 
 
 @text(

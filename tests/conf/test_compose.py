@@ -159,7 +159,10 @@ def test_model_sets(name: str) -> None:
     assert set(parts.schedule.model) == set(parts.models)
 
 
-@pytest.mark.parametrize("name", [each for each in options("workload") if each != "joined"])
+OTHER_KEYS = ("joined", "sessions")
+
+
+@pytest.mark.parametrize("name", [each for each in options("workload") if each not in OTHER_KEYS])
 def test_workloads(name: str, tmp_path: Path) -> None:
     config = composed("+system=vllm", f"+workload={name}", *FEW)
     assert config.workload.name == name
@@ -172,6 +175,16 @@ def test_workloads(name: str, tmp_path: Path) -> None:
         config.workload.text.prompt = config.workload.text.known.sharegpt.prompt
         config.workload.text.tokenizer = str(make_tokenizer(tmp_path / "checkpoint"))
     assert len(prepare(config).schedule) == 20
+
+
+def test_sessions(tmp_path: Path) -> None:
+    config = composed("+system=vllm", "+workload=sessions", "tracking=none")
+    config.workload.path = str(tmp_path / "turns.csv")
+    rows = "".join(f"{prompt},5\n" for prompt in [10, 20, 30] * 3)
+    (tmp_path / "turns.csv").write_text("num_prefill_tokens,num_decode_tokens\n" + rows)
+    schedule = prepare(config).schedule
+    assert schedule.sessions is not None
+    assert sorted(schedule.sessions.session) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

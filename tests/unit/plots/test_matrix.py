@@ -12,7 +12,7 @@ import pytest
 from harness.records.interval import interval
 from plots.matrix.__main__ import TABLES, with_tables
 from plots.matrix.cells import Cell, cells, leaders, tied, union_s
-from plots.matrix.figures import REFERENCE, tuned
+from plots.matrix.figures import REFERENCE, mark, tuned
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "matrix.md").read_text()
@@ -49,6 +49,16 @@ def test_systems_of_a_half_had_the_same_gpus_schedules_and_seeds(half: str) -> N
     sizes = rows.groupby(["hardware", "workload", "rate", "seed"])
     assert set(sizes.num_requests.nunique()) == {1}
     assert set(sizes.per_s.nunique()) == {1}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_each_row_names_its_own_run(name: str) -> None:
+    assert table(name).config_hash.is_unique
+
+
+def test_a_lower_bound_below_the_best_is_in_no_order_with_it() -> None:
+    found = {"a": cell(10, 10, 10), "b": cell(5, 5, 5), "c": cell(5, 5, 5)._replace(bound="≥")}
+    assert [mark(found, system) for system in found] == [" *", "", " ?"]
 
 
 @pytest.mark.parametrize("half", HALVES)
