@@ -28,7 +28,7 @@ def draw(run_dir: Path) -> None:
         len(panels), 1, figsize=(7, 1.8 * len(panels)), sharex=True, squeeze=False, layout="tight"
     )
     for axis, (words, rows) in zip(axes[:, 0], panels.items(), strict=True):
-        for server, its in rows.groupby("server"):
+        for (server, _), its in rows.groupby(["server", "labels"]):
             axis.plot(its["time_s"], its["value"], label=server)
         axis.set_ylabel(words)
         axis.set_ylim(bottom=0)

@@ -32,8 +32,12 @@ def scaling(run: FinishedRun) -> Scaling | None:
     events = run.events().to_pylist()
     for event in events:
         event["fields"] = json.loads(event["fields"])
-    ttft_s, num_devices = run.summary["slo"]["ttft_s"], _num_devices(run.summary)
-    return scaling_of(run.requests, events, ttft_s=ttft_s, num_devices=num_devices)
+    engine = run.manifest["engine"]
+    return scaling_of(
+        run.requests, events, ttft_s=run.summary["slo"]["ttft_s"],
+        num_devices=_num_devices(run.summary),
+        num_instances=engine.get("num_instances") or len(engine.get("devices", ())) or None,
+    )  # fmt: skip
 
 
 def _num_devices(summary: Mapping[str, Any]) -> float:

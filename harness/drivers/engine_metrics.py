@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPException
+from itertools import chain, islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from harness.records.record import Recorder
 NAME = "engine_metrics.parquet"
 INTERVAL_S = 1.0
 TIMEOUT_S = 5.0
+BATCH_ROWS = 100_000  # that are in memory as Python objects at a time
 SCHEMA = pa.schema(
     [
         ("time_s", pa.float64()),  # since the schedule's start, when the page had come
@@ -103,14 +105,19 @@ def scraping(
         }
         yield
     told = {name: scraper for name, scraper in scrapers.items() if scraper.pages}
-    rows = [row for name, one in told.items() for row in one.rows(name, loop.start_monotonic_s)]
-    for name, one in told.items():
+    rows = chain.from_iterable(one.rows(name, loop.start_monotonic_s) for name, one in told.items())
+    path, batch = run_dir / NAME, [*islice(rows, BATCH_ROWS)]
+    if batch:
+        with (
+            writing(path), replaced(path) as temporary,
+            pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as file,
+        ):  # fmt: skip
+            while batch:
+                file.write_table(pa.Table.from_pylist(batch, SCHEMA))
+                batch = [*islice(rows, BATCH_ROWS)]
+    for name, one in told.items():  # behind the rows, whose reading counts failures too
         last = one.failures[-1] if one.failures else ""
         recorder.event(
             "scrapes", name, 0.0, loop.now,
             num_pages=len(one.pages), num_failed=len(one.failures), last_error=last,
         )  # fmt: skip
-    path = run_dir / NAME
-    if rows:
-        with writing(path), replaced(path) as temporary:
-            pq.write_table(pa.Table.from_pylist(rows, SCHEMA), temporary, compression="zstd")

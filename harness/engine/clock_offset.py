@@ -19,4 +19,4 @@ class ClockOffset:
         round_trip_s, offset_s = min(self._latest)
         self.error_s = round_trip_s / 2
         # On one host both read the same clock; the rest is noise of the exchange.
-        self.offset_s = offset_s if abs(offset_s) > round_trip_s else 0.0
+        self.offset_s = offset_s if abs(offset_s) > self.error_s else 0.0

@@ -75,10 +75,6 @@ class PacedLinks:
         """Takes `links` for `for_s`, behind what has been booked; until when."""
         return self._book(links, for_s, True)
 
-    def taken(self, links: Sequence[int], until_s: float) -> bool:
-        """Whether none of `links` is free before `until_s`."""
-        return all(self._free_s(link) >= until_s for link in links)
-
     def _book(
         self, links: Sequence[int], busy_s: float, urgent: bool, after_s: float = inf
     ) -> float:

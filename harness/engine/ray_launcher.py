@@ -20,7 +20,7 @@ from typing import Any
 from harness.engine import tcp
 from harness.engine.launcher import NodeLost, Process
 from harness.engine.node_agent import NodeAgent, here
-from harness.errors import RunError, UsageError
+from harness.errors import RunError, UsageError, first_line
 
 REACH_S, PLACE_S, ANSWER_S = 5.0, 60.0, 20.0
 DEAD_S = 2.0  # an agent that does not answer for so long, when its worker has gone, is gone too
@@ -56,8 +56,12 @@ class RayLauncher:
             ticket, address = self._ask(agent.listen.remote())
             sock = tcp.connect(tuple(address), self._token)
             starting = agent.start.remote(ticket, module, log_path.resolve(), num_threads)
-            pid = self._ask(starting)
-        except (self._ray.exceptions.RayError, tcp.Refused) as error:
+            try:
+                pid = self._ask(starting)
+            except RunError:
+                sock.close()
+                raise
+        except (RunError, tcp.Refused) as error:
             raise RunError(f"worker {name} cannot be started on node {node}: {error}") from None
         return RemoteProcess(self._ray, agent, node, pid), sock
 
@@ -73,7 +77,13 @@ class RayLauncher:
                     )
 
     def _ask(self, asked: Any) -> Any:
-        return self._ray.get(asked, timeout=ANSWER_S)
+        try:
+            return self._ray.get(asked, timeout=ANSWER_S)
+        except self._ray.exceptions.RayError as error:
+            raise RunError(
+                f"an agent on the Ray cluster failed, or did not answer in {ANSWER_S:g} s: "
+                f"{first_line(error)}"
+            ) from None
 
 
 class RemoteProcess:
@@ -91,15 +101,17 @@ class RemoteProcess:
         if self._lost:
             raise NodeLost(told)
         patience_s = ANSWER_S if timeout is None else timeout
-        waiting = self._agent.wait.remote(self.pid, patience_s / 4)
-        try:
-            code: int | None = self._ray.get(waiting, timeout=patience_s / 4 + DEAD_S)
-        except self._ray.exceptions.RayError:
-            self._lost = True
-            raise NodeLost(told) from None
-        if code is None:
-            raise subprocess.TimeoutExpired("worker", patience_s)
-        return code
+        while True:
+            waiting = self._agent.wait.remote(self.pid, patience_s / 4)
+            try:
+                code: int | None = self._ray.get(waiting, timeout=patience_s / 4 + DEAD_S)
+            except self._ray.exceptions.RayError:
+                self._lost = True
+                raise NodeLost(told) from None
+            if code is not None:
+                return code
+            if timeout is not None:
+                raise subprocess.TimeoutExpired("worker", timeout)
 
 
 def _connected(stack: ExitStack) -> Any:

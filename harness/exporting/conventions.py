@@ -99,15 +99,15 @@ class Samples:
 
 class Seen:
     """A requests table as definitions see it. `logs`: of each `Of`. `window_s`: from each anchor's
-    first time to the last token; of a tool it is the benchmark's duration."""
+    first time to the last token, of arrivals to the last arrival where that is later; of a tool it
+    is the benchmark's duration."""
 
     def __init__(self, table: pa.Table) -> None:
         log = TokenLog.from_table(table)
         streamed = log.completed & (log.num_tokens > 1)
         self.logs = {"all": log, "completed": log.of(log.completed), "streamed": log.of(streamed)}
         ends_s = float(np.max(log.times_s, initial=-np.inf))
-        begins_s = {"arrival": float(log.arrival_s.min()), "sent": _first(log.sent_s)}
-        self.window_s = {anchor: ends_s - begin_s for anchor, begin_s in begins_s.items()}
+        self.window_s = {"arrival": log.duration_s, "sent": ends_s - _first(log.sent_s)}
 
     def by(self, tool: str) -> Iterator[tuple[Definition, Samples]]:
         """The samples of each definition of a tool."""

@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,14 @@ def in_file(content: Any, file: Path) -> dict[Definition, float]:
     if tool is None:
         keys = ", ".join(f"{key} ({name})" for name, key in tools.items())
         raise UsageError(f"{file} is no result of a tool that is known: it has none of {keys}")
+    every = content[tools[tool]]
+    if tool == "guidellm" and not (isinstance(every, list) and len(every) == 1):
+        raise UsageError(f"{file} must have one benchmark, with which the run is compared")
     found = {}
     for one in DEFINITIONS:
         if one.tool == tool and (value := _mean(content, tool, one)) is not None:
+            if type(value) not in (int, float) or not isfinite(value):
+                raise UsageError(f"{file}: {one.name} is {str(value)[:40]!r}, no number")
             found[one] = value / one.unit
     return found
 

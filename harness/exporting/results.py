@@ -104,7 +104,8 @@ def _vllm(found: Mapping[str, Any], file: Path) -> Result:
     model = str(found.get("model_id", ""))
     rows = zip(*(found[name] for name in columns), strict=True)
     for sent_s, prompt, tokens, ttft_s, itls, error in rows:
-        row = result.add(model, sent_s, sent_s, prompt, str(error))
+        error = str(error) or ("" if ttft_s else "no token, and the file tells no error")
+        row = result.add(model, sent_s, sent_s, prompt, error)
         first = [sent_s + ttft_s] if ttft_s else []
         _set_chunks(row, [*first, *itls], len(first + itls) if error else tokens)
     return result

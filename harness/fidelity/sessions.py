@@ -48,7 +48,12 @@ def compared(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     schedules = {run.manifest["schedule_sha256"] for run in runs}
     if len(schedules) > 1:
         raise UsageError(f"{len(schedules)} different schedules: the runs must replay one")
+    if len(runs) < 2:
+        raise UsageError("one run has nothing to agree with: give two or more")
     hits = [_hits(run) for run in runs]
+    for run, found in zip(runs, hits, strict=True):
+        if set(found.values()) == {None}:
+            raise UsageError(f"{run.path} does not say what a prefix cache had of its prompts")
     differ = sum(len({each[request] for each in hits}) > 1 for request in hits[0])
     return {
         "machine": machine(),

@@ -53,7 +53,10 @@ def recover(path: Path) -> Recorder:
             replay(journal, recorder)
             closed = concurrency_of(recorder.events) is not None
             for record in recorder.records.values():  # a request arrived when it was sent
-                turn = record.request.turn
+                request, turn = record.request, record.request.turn
+                request.generated_tokens = sum(each.num_tokens for each in record.segments)
+                if turn is not None and turn.previous is not None and record.sent_s is not None:
+                    request.prompt_tokens = turn.previous.known_tokens + turn.new_tokens
                 follows = closed or (turn is not None and turn.previous is not None)
                 if follows and record.sent_s is not None:
                     record.request.arrival_s = record.sent_s

@@ -73,13 +73,15 @@ class Scaling:
 
 
 def scaling_of(
-    requests: pa.Table, events: Iterable[Event], *, ttft_s: float, num_devices: float
-) -> Scaling | None:
-    """`ttft_s`: the SLO's. `num_devices`: of the run, over which pooled instances are spread. None:
-    the run has no slots that are held, no leases and no switches."""
+    requests: pa.Table, events: Iterable[Event], *, ttft_s: float, num_devices: float,
+    num_instances: int | None = None,
+) -> Scaling | None:  # fmt: skip
+    """`ttft_s`: the SLO's. `num_devices`: of the run, over which pooled instances are spread;
+    `num_instances`: how many these are; None: those that ran a batch. None: the run has no slots
+    that are held, no leases and no switches."""
     log, kept = TokenLog.from_table(requests), sorted(events, key=lambda each: each["start_s"])
     ran = [each for each in kept if each["kind"] == "run"]
-    roles = _roles(kept) or _phases(ran, log, num_devices)
+    roles = _roles(kept) or _phases(ran, log, num_devices, num_instances)
     episodes = _episodes(kept, _ends_of_batches(ran, requests, log))
     if not roles and not episodes:
         return None
@@ -128,7 +130,7 @@ def _roles(events: Sequence[Event]) -> dict[str, list[tuple[float, float, int]]]
 
 
 def _phases(
-    ran: Sequence[Event], log: TokenLog, num_devices: float
+    ran: Sequence[Event], log: TokenLog, num_devices: float, num_instances: int | None
 ) -> dict[str, list[tuple[float, float, int]]]:
     """Instances that nobody takes or releases, by the phases of their batches."""
     phases: defaultdict[str, set[str]] = defaultdict(set)
@@ -136,11 +138,10 @@ def _phases(
         phases[each["instance"]].add(each["fields"]["phase"])
     found: defaultdict[str, list[tuple[float, float, int]]] = defaultdict(list)
     start_s = float(log.arrival_s.min())
-    for of_instance in phases.values():
-        devices = round(num_devices / len(phases))
-        found[" and ".join(sorted(of_instance))].append(
-            (start_s, start_s + log.duration_s, devices)
-        )
+    many = len(phases) if num_instances is None else num_instances
+    roles = [" and ".join(sorted(each)) for each in phases.values()]
+    for role in [*roles, *["idle"] * (many - len(phases) if phases else 0)]:
+        found[role].append((start_s, start_s + log.duration_s, round(num_devices / many)))
     return dict(found)
 
 

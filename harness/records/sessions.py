@@ -68,8 +68,11 @@ def foreign_cached_tokens(table: pa.Table) -> int:
     counted = _floats(table["server_prompt_tokens"]) + _ints(
         pc.list_value_length(table["token_times_s"])
     )
-    # By its own count a prompt may be longer: of a chat the template is part of it.
-    known = np.where(before < 0, 0.0, np.nan_to_num(counted[before]))
+    # By its own count a prompt may be longer: of a chat the template is part of it, with which all
+    # sessions begin, so that the first of them left it there.
+    template = _floats(table["server_prompt_tokens"]) - _ints(table["prompt_tokens"])
+    first = np.clip(np.nan_to_num(template), 0, None)
+    known = np.where(before < 0, first, np.nan_to_num(counted[before]))
     own = np.maximum(_ints(table["history_tokens"]), known)
     over = np.nan_to_num(_floats(table["cached_tokens"])) - own
     return int(np.clip(over, 0, None).sum())

@@ -62,10 +62,13 @@ def regime(summary: Mapping[str, Any]) -> str:
 def bands(manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Band]:
     """The band of each metric of a simulated run that has one, by its dotted name in summary.json.
 
-    None has one where weights and KV move between instances, and where parity has no points.
+    None has one where weights and KV move between instances, where the next request waits for an
+    answer (parity's loops are open), and where parity has no points.
     """
     engine = manifest["engine"]
-    if not manifest["simulated"] or engine.get("elastic", False):
+    moves = engine.get("elastic", False) or "pool" in engine
+    waits = manifest.get("closed_loop") is not None or "sessions" in manifest
+    if not manifest["simulated"] or moves or waits:
         return {}
     found = {
         name: band(residuals, absolute=name.startswith(SHARES))

@@ -68,14 +68,13 @@ class SessionLoop:
     def _follow(self, request: Request) -> None:
         """`request` has ended: its session's next turn is due once its user has thought."""
         following = self._next.pop(request.request_id, None)
+        while following is not None and request.failed:
+            following.arrival_s = self._loop.now
+            self._recorder.failed(following, "the turn before failed, so this one was never sent")
+            request, following = following, self._next.pop(following.request_id, None)
         if following is None:
             return
         assert following.turn is not None
-        if request.failed:
-            following.arrival_s = self._loop.now
-            self._recorder.failed(following, "the turn before failed, so this one was never sent")
-            self._follow(following)
-            return
         # A server may answer with fewer tokens than asked: the prompt is of what there is.
         following.prompt_tokens = request.known_tokens + following.turn.new_tokens
         ended_s = self._recorder.records[request.request_id].last_token_s

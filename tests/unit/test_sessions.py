@@ -94,6 +94,12 @@ def test_turns_behind_one_that_never_ends_fail_unsent_with_a_reason() -> None:
     assert records[3].sent_s is None
 
 
+def test_a_session_of_any_length_may_fail() -> None:
+    long = schedule([1] * 1500, [*range(5, 3005, 2)]).requests()
+    records = played(VirtualLoop(), long, [None] * 1500).records
+    assert [records[i].status for i in (0, 1, 1499)] == ["timeout", "failed", "failed"]
+
+
 def test_on_a_wall_clock_every_turn_ends() -> None:
     requests = schedule([0, 0, 0], [5, 9, 12], think_s=0.002).requests()
     recorder = played(WallLoop(), requests, [0.002] * 3)
@@ -181,16 +187,18 @@ def test_a_turn_finds_all_full_blocks_of_what_was_computed_before_in_its_session
         before, previous = prompt + output, one
 
 
-def answers(cached: list[int]) -> pa.Table:
+def answers(cached: list[int], template_tokens: int = 0) -> pa.Table:
     recorder = played(VirtualLoop(), TWO.requests(), [1.0] * 5)
     for record, tokens in zip(recorder.records.values(), cached, strict=True):
-        recorder.reported(record.request, Reported(record.request.prompt_tokens, tokens))
+        counted = record.request.prompt_tokens + template_tokens
+        recorder.reported(record.request, Reported(counted, tokens))
     return requests_table(recorder)
 
 
 def test_hits_within_a_session_are_meant_and_those_of_earlier_runs_are_not() -> None:
     assert foreign_cached_tokens(answers([0, 0, 6, 10, 7])) == 0
     assert foreign_cached_tokens(answers([4, 0, 8, 10, 7])) == 4 + 2
+    assert foreign_cached_tokens(answers([4, 4, 8, 10, 7], template_tokens=4)) == 0
     for cached, broken in (([0, 0, 6, 10, 7], []), ([4, 0, 8, 10, 7], ["14.3%"])):
         run = Evidence.of(answers(cached), [], simulated=False)
         told = [

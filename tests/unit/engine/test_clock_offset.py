@@ -21,3 +21,6 @@ def test_a_clock_that_cannot_be_told_from_ours_is_ours() -> None:
     clock = ClockOffset()
     clock.add(1.0, 1.0009, 1.001)
     assert clock.offset_s == 0.0
+    clock = ClockOffset()
+    clock.add(0.0, 1.4e-3, 1e-3)  # 0.4 ms ahead or more
+    assert clock.offset_s == pytest.approx(0.9e-3)

@@ -46,6 +46,11 @@ def test_other_hits_end_with_their_number(runs: dict[str, Path], tmp_path: Path)
         main(words, Console())
 
 
+def test_one_run_has_nothing_to_agree_with(runs: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="give two or more"):
+        main([str(runs["one"]), "--out", str(tmp_path / "x.json")], Console())
+
+
 def test_runs_without_sessions_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no run of sessions"):
         main([str(runs["alone"]), "--out", str(tmp_path / "x.json")], Console())

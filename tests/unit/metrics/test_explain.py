@@ -101,6 +101,23 @@ def test_a_file_of_no_known_tool_is_refused(
     assert "other.json is " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"mean_ttft_ms": "x"}', "ttft_ms is 'x', no number"),
+        ('{"mean_ttft_ms": NaN}', "ttft_ms is 'nan', no number"),
+        ('{"benchmarks": [{}, {}]}', "must have one benchmark"),
+    ],
+)
+def test_odd_numbers_and_several_benchmarks_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
+) -> None:
+    folder = write_run(tmp_path, steady(5))
+    (tmp_path / "odd.json").write_text(content)
+    assert explain([str(folder), str(tmp_path / "odd.json")]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_weighted_percentiles_are_those_of_each_value_repeated() -> None:
     samples = Samples(np.array([3.0, 1.0, 2.0]), np.array([2.0, 5.0, 3.0]))
     repeated = np.repeat(samples.values, samples.weights.astype(int))

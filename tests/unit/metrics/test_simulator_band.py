@@ -98,6 +98,9 @@ def test_a_gpu_has_a_band_of_means_under_the_profile_that_was_checked() -> None:
         manifest(source="device law"),
         manifest(elastic=True),
         manifest() | {"simulated": False},
+        manifest(pool={"num_models": 2}),
+        manifest() | {"closed_loop": 8},
+        manifest() | {"sessions": 3},
     ],
 )
 def test_without_parity_points_there_is_no_band(of: dict[str, Any]) -> None:
