@@ -161,9 +161,12 @@ def facts(about: Mapping[str, Any], runs: Sequence[Mapping[str, str]]) -> dict[s
     invalid = sum(run["verdict"] != "VALID" for run in runs)
     refused = about["refused"]
     drawn = [part for part in machines if part.startswith("SYNTHETIC")]
+    code = [part for part in machines if part.startswith("revision")]
+    twice = about["num_runs"] - len(runs)
     return {
         "engine": origin[0],
-        "hardware": "; ".join(part for part in machines if part not in drawn),
+        "hardware": "; ".join(part for part in machines if part not in [*drawn, *code]),
+        "code": "; ".join(code) or "no revision told",
         "runs": f"{origin[1]}; {invalid} INVALID"
         + (f"; refused in {len(refused)} ways, as: {refused[0]}" if refused else "; none refused"),
         "synthetic inputs": drawn[0].partition(": ")[2] if drawn else "none: recorded requests",
@@ -171,6 +174,7 @@ def facts(about: Mapping[str, Any], runs: Sequence[Mapping[str, str]]) -> dict[s
             part.removeprefix("simulator error: ") for part in errors
         ) or "not simulated",
         "lineage": f"{len(runs)} run{'s' * (len(runs) > 1)}, named below"
+        + (f"; {twice} of them count twice, as parts of two experiments" if twice else "")
         if runs else "none: drawn before runs were named",
     }  # fmt: skip
 

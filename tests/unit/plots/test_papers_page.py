@@ -58,7 +58,7 @@ def test_the_page_has_each_claim_beside_its_figure_and_needs_no_network(
     claims = ledger("kunserve").claims
     at = shown.index(f'<h3 id="{FIGURE}">')
     for claim in (each for each in claims if each.figure == FIGURE and each.value is not None):
-        assert shown.index(f'id="{claim.id}"') > at
+        assert shown.index(f'id="kunserve-{claim.id}"') > at
     assert f"make figure-{FIGURE}" in shown
     assert "Made again" not in shown
 
@@ -83,7 +83,7 @@ def test_a_claim_leads_to_the_requests_of_its_runs(
 ) -> None:
     shown = page(OF_RUNS, tmp_path, monkeypatch)
     claim = next(each for each in ledger("aegaeon").claims if each.figure == OF_RUNS)
-    row = shown[shown.index(f'id="{claim.id}"') :].partition("</tr>")[0]
+    row = shown[shown.index(f'id="aegaeon-{claim.id}"') :].partition("</tr>")[0]
     folders = re.findall(r'href="([^"]*/results/runs/[^"]+)">([0-9a-f]{12})<', row)
     assert folders
     assert all(config_hash in folder for folder, config_hash in folders)
