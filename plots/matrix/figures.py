@@ -111,7 +111,7 @@ def mark(compared: Mapping[str, Cell], system: str) -> str:
         return " *"
     if system in leaders(compared):
         return " ="
-    return " ?" if compared[system].bound == "≥" else ""
+    return " ?" if system in compared and compared[system].bound == "≥" else ""
 
 
 BOUNDS = "* best, = tie, < ≥ bounds, ? no order."
