@@ -100,7 +100,7 @@ def _map(panel: Axes, found: Of, hardware: str, workloads: list[str], systems: l
     panel.imshow(shares, cmap="Greys", vmin=0, vmax=1.3, aspect="auto")
     panel.set_xticks(range(len(workloads)), [title(each) for each in workloads], fontsize=7.5)
     panel.set_yticks(range(len(systems)), [SYSTEMS[each] for each in systems], fontsize=7.5)
-    panel.set(title=f"simulated goodput (requests/s), four {HARDWARE[hardware]}")
+    panel.set(title=f"simulated req/s, four {HARDWARE[hardware]}")
     panel.grid(False)
 
 
