@@ -53,22 +53,11 @@ class Metric:
 METRICS = (
     Metric("TTFT mean", "ttft_s.mean", "s", "ttft_s", np.mean),
     Metric("TTFT P50", "ttft_s.p50", "s", "ttft_s", np.median, min_requests=min_samples(50)),
-    Metric(
-        "TTFT P99",
-        "ttft_s.p99",
-        "s",
-        "ttft_s",
-        lambda v: np.percentile(v, 99),
-        min_requests=min_samples(99),
-    ),
+    Metric("TTFT P99", "ttft_s.p99", "s", "ttft_s", P99, min_requests=min_samples(99)),
     Metric("TPOT mean", "tpot_s.mean", "s", "tpot_s", np.mean),
     Metric("E2E mean", "e2e_s.mean", "s", "e2e_s", np.mean),
-    Metric(
-        "SLO, requests", "slo_attainment.request", "share", "good", np.mean, higher_is_better=True
-    ),
-    Metric(
-        "SLO, tokens", "slo_attainment.token", "share", "on_time", np.mean, higher_is_better=True
-    ),
+    Metric("SLO, requests", "slo_attainment.request", "share", "good", np.mean, True),
+    Metric("SLO, tokens", "slo_attainment.token", "share", "on_time", np.mean, True),
 )
 
 
