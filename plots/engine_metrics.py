@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import pandas as pd
 
-from harness.files import replaced
+from plots.style import figure, save
 
 PANELS = {  # by vLLM's names
     "requests running": "vllm:num_requests_running",
@@ -24,16 +23,12 @@ def draw(run_dir: Path) -> None:
     panels = {words: rows for words, rows in panels.items() if len(rows)}
     if not panels:
         return
-    figure, axes = plt.subplots(
-        len(panels), 1, figsize=(7, 1.8 * len(panels)), sharex=True, squeeze=False, layout="tight"
-    )
-    for axis, (words, rows) in zip(axes[:, 0], panels.items(), strict=True):
+    made, axes = figure(len(panels), 1, width=7, height=1.8 * len(panels))
+    for axis, (words, rows) in zip(axes, panels.items(), strict=True):
         for (server, _), its in rows.groupby(["server", "labels"]):
             axis.plot(its["time_s"], its["value"], label=server)
         axis.set_ylabel(words)
         axis.set_ylim(bottom=0)
-    axes[0, 0].legend(fontsize="small")
-    axes[-1, 0].set_xlabel("seconds since the schedule's start")
-    with replaced(run_dir / "engine_metrics.png") as temporary:
-        figure.savefig(temporary, dpi=120)
-    plt.close(figure)
+    axes[0].legend()
+    axes[-1].set_xlabel("seconds since the schedule's start")
+    save(made, run_dir / "engine_metrics.png")
