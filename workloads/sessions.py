@@ -78,7 +78,7 @@ class Sessions:
         if path is not None:
             return Found(Path(path), GIVEN), published
         found = self._data.given(published) or self._data.fetched(published)
-        require(found, f"{published.path} cannot be had: give workload.path=FILE")
+        require(found, f"{published.path} cannot be had: give workload.path=FILE or data.dir=DIR")
         assert found is not None
         return found, published
 

@@ -85,7 +85,7 @@ def band_line(manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     """Where a real engine's numbers may lie, by parity; or that parity has no point for this."""
     found, load = bands(manifest, summary), regime(summary)
     if not found:
-        return f"none: no five parity points of this device and engine, {load}"
+        return f"none: no five parity points of such a run, {load}"
     told = []
     for key, column in product(("ttft_s", "tpot_s"), ("mean", "p50", "p99")):
         value = summary[key][column]
