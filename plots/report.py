@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.files import write_text, writing
-from harness.records import run_table
+from harness.records import end_table, run_table
 from harness.records.answers import EARLY_ENDS
 from harness.records.closed_loop import CLOSED_LOOP
 from harness.records.evidence import Evidence
@@ -83,8 +83,8 @@ def page(run: FinishedRun) -> str:
         columns=COLUMNS,
         cell=run_table.cell,
         max_models=MAX_MODELS,
-        other_lines=run_table.other_lines(run.summary),
-        workload="; ".join(run_table.workload_lines(run.manifest["dataset"])),
+        other_lines=end_table.other_lines(run.summary),
+        workload="; ".join(end_table.workload_lines(run.manifest["dataset"])),
         pictures={
             path.name: data_url(path.read_bytes()) for path in sorted(run.path.glob("*.png"))
         },

@@ -17,10 +17,10 @@ from rich.console import Console
 from harness.configuration.credentials import without_credentials
 from harness.errors import InvalidRun, UsageError
 from harness.records import certificate
+from harness.records.end_table import end_table
 from harness.records.folder_lock import locked
 from harness.records.manifest import command_line, surroundings, utc
 from harness.records.run_folder import FinishedRun, RunFolder
-from harness.records.run_table import end_table
 from harness.records.sources import Identity, why_again
 from harness.running import device_lock
 from harness.running.interrupts import check

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from harness.records.end_table import end_table
 from harness.records.metrics import over_time
 from harness.records.numbers import seconds
 from harness.records.run_folder import FinishedRun
-from harness.records.run_table import captions, end_table, origin, simulator, sweep_table
+from harness.records.run_table import captions, origin, simulator, sweep_table
 from harness.records.simulator_error import PARITY, simulator_error
 from harness.running.progress import ProgressBar, counts
 from tests.running import run_here

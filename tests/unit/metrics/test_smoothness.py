@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
+from harness.records.end_table import smoothness_lines
 from harness.records.metrics import MetricsConfig
-from harness.records.run_table import smoothness_lines
 from harness.records.smoothness import fluidity_indices, qoe_of_requests, summarise_stalls
 from harness.records.token_log import TokenLog
 from tests.unit.metrics.service import Service, absolute

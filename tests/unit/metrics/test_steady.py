@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from harness.records.run_table import steady_lines
+from harness.records.end_table import steady_lines
 from harness.records.steady import Course, grew
 from harness.records.token_log import Floats, TokenLog
 from harness.records.warm_up import BATCH, MIN_VALUES, mser, warm_up_values

@@ -1,0 +1,225 @@
+"""What a run says when it ends: a table of its latencies, rates and attainment, what is peculiar to
+it, and its verdict. Shows what summary.json holds and computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from harness.records.numbers import number, seconds
+from harness.records.run_table import (
+    COLUMNS,
+    LATENCIES,
+    band_line,
+    cell,
+    ends_of,
+    numbers_table,
+    origin,
+    share,
+    simulator,
+    title,
+)
+
+MAX_MODELS = 6  # shown by name
+SHOWN_DIFFERENCE = 0.05  # of a number in the steady state from the whole run's
+
+
+def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
+    """The table at the end of a run, for a rich console."""
+    latency = numbers_table("latency", COLUMNS.values(), title=escape(title(manifest)))
+    for key, name in LATENCIES.items():
+        latency.add_row(name, *(cell(summary[key], column) for column in COLUMNS))
+        if within := summary.get("intervals_95", {}).get(key):
+            ends = (ends_of(within.get(column)) for column in COLUMNS)
+            latency.add_row("  95 %", *ends, style="dim")
+    by_model = [_models(summary["models"])] if len(summary["models"]) > 1 else []
+    return Group(latency, *by_model, _totals(summary, manifest), *_warnings(summary))
+
+
+def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
+    """SLO attainment of the most requested models."""
+    table = numbers_table("SLO attainment by model", ("requests", "token", "time", "request"))
+    for name, row in list(models.items())[:MAX_MODELS]:
+        shares = (share(row["slo_attainment"][kind]) for kind in ("token", "time", "request"))
+        table.add_row(escape(name), str(row["num_requests"]), *shares)
+    if len(models) > MAX_MODELS:
+        table.add_row(f"… {len(models) - MAX_MODELS} more")
+    return table
+
+
+def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
+    slo, attainment, verdict = summary["slo"], summary["slo_attainment"], summary["verdict"]
+    grid = Table.grid(padding=(0, 2))
+    rates = [summary[f"{name}_per_s"] for name in ("request_throughput", "goodput")]
+    shares = [f"{kind} {share(attainment[kind])}" for kind in ("token", "time", "request")]
+    tokens_per_s = number(summary["output_throughput_tokens_per_s"])
+    limits = f"TTFT {seconds(slo['ttft_s'])}, TBT {seconds(slo['tbt_s'])}"
+    grid.add_row(
+        "requests",
+        f"{summary['num_completed']} of {summary['num_requests']} completed, "
+        f"{summary['num_failed']} failed ({summary['num_timeouts']} timed out)",
+    )
+    grid.add_row("throughput", f"{number(rates[0])} requests/s, {tokens_per_s} tokens/s")
+    grid.add_row("SLO attainment", ", ".join(shares) + _within(summary))
+    grid.add_row("goodput", f"{number(rates[1])} requests/s within SLO {slo['name']}: {limits}")
+    for name, what in other_lines(summary):
+        grid.add_row(name, what)
+    grid.add_row("workload", escape("; ".join(workload_lines(manifest["dataset"]))))
+    grid.add_row("from", origin(manifest))
+    if said := simulator([manifest]):
+        grid.add_row("simulator", escape("; ".join(said).removeprefix("simulator ")))
+        grid.add_row("its band", escape(band_line(manifest, summary)))
+    style = "green" if verdict["status"] == "VALID" else "bold red"
+    grid.add_row("verdict", Text(verdict["status"], style=style))
+    return grid
+
+
+def _within(summary: Mapping[str, Any]) -> str:
+    """The interval of the attainment by request; nothing in summaries that have none."""
+    if "intervals_95" not in summary:
+        return ""
+    low, high = summary["intervals_95"]["slo_attainment"]["request"]
+    return f" (95 %: {low:.1%} to {high:.1%})"
+
+
+def workload_lines(dataset: Mapping[str, Any]) -> list[str]:
+    """The dataset, which file of it was read, and what was done to its rows."""
+    file = dataset.get("file")  # runs from before it was recorded have none
+    named = f"{dataset['source']} ({file})" if file else dataset["source"]
+    return [named, *dataset["steps"]]
+
+
+def other_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, what there is to say) beside latencies, rates and attainment."""
+    return [
+        *closed_loop_lines(summary),
+        *session_lines(summary),
+        *smoothness_lines(summary),
+        *steady_lines(summary),
+        *device_lines(summary),
+    ]
+
+
+def closed_loop_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if kept := summary.get("closed_loop"):
+        mean = kept["mean_in_flight"]
+        found = kept["reason"] if mean is None else f"{mean:.2f} on average"
+        yield (
+            "closed loop",
+            f"{kept['concurrency']} requests in flight ({found}); each is sent when another has "
+            "ended, and the schedule's arrival times are not used",
+        )
+
+
+def session_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """First and later turns apart, and what a prefix cache had of them."""
+    if not (sessions := summary.get("sessions")):
+        return
+    yield (
+        "sessions",
+        f"{sessions['num_sessions']}, a closed loop within each: a turn is sent when the answer "
+        "before has ended and its user has thought",
+    )
+    for kind in ("first", "later"):
+        turns = sessions[kind]
+        if turns["num_requests"]:
+            ttft = (f"{name} {cell(turns['ttft_s'], key)}" for key, name in COLUMNS.items())
+            yield (
+                f"{kind} turns",
+                f"{turns['num_requests']}: TTFT {', '.join(ttft)}{_cached(turns)}",
+            )
+
+
+def _cached(turns: Mapping[str, Any]) -> str:
+    """Nothing where nobody said what was cached."""
+    cached, prompts = turns["cached_tokens"], turns["prompt_tokens"]
+    return (
+        "" if cached is None or not prompts else f"; {cached / prompts:.1%} of the prompts cached"
+    )
+
+
+def smoothness_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The fluidity index where a request was not fluid, QoE where one was not good, and stalls
+    where there were any."""
+    if (fluidity := summary.get("fluidity_index")) and fluidity["fluid_share"] < 1:
+        yield (
+            "fluidity index",
+            f"mean {fluidity['mean']:.3f}; {share(fluidity['fluid_share'])} of the requests have "
+            "at least 0.9",
+        )
+    if (qoe := summary.get("qoe")) and qoe["good_share"] < 1:
+        good = share(qoe["good_share"])
+        yield "QoE", f"mean {qoe['mean']:.3f}; {good} of the requests have at least 0.9"
+    if (stalls := summary.get("stalls")) and stalls["count"]:
+        yield (
+            "stalls",
+            f"{stalls['count']:,} gaps over {seconds(stalls['threshold_s'])} in "
+            f"{stalls['num_requests']:,} requests: {seconds(stalls['seconds'])} in all, the "
+            f"longest {seconds(stalls['longest_s'])}",
+        )
+
+
+def steady_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The numbers from the end of the warm-up to the last arrival, where one differs from the whole
+    run's by SHOWN_DIFFERENCE; nothing of runs without a steady state."""
+    steady = summary.get("steady", {})
+    if steady.get("from_s") is None:
+        return
+    rates = ("request_throughput_per_s", "output_throughput_tokens_per_s", "goodput_per_s")
+    pairs = [(steady[name], summary[name]) for name in rates]
+    pairs += [(steady[name]["mean"], summary[name]["mean"]) for name in LATENCIES]
+    if any(_differ(one, other) for one, other in pairs):
+        means = [f"{name} {cell(steady[key], 'mean')}" for key, name in LATENCIES.items()]
+        completed, tokens, good = (number(steady[name]) for name in rates)
+        yield (
+            "steady state",
+            f"from {seconds(steady['from_s'])} to the last arrival at {seconds(steady['to_s'])}: "
+            f"mean {', '.join(means)}; {completed} requests/s, "
+            f"{tokens} tokens/s; {good} requests/s and "
+            f"{share(steady['slo_attainment']['request'])} of the requests within SLO",
+        )
+
+
+def _differ(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is not other
+    return abs(one - other) > SHOWN_DIFFERENCE * abs(other)
+
+
+def device_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What there is to say of instances that models share."""
+    if switches := summary.get("switches"):
+        latency = ", ".join(
+            f"{name} {cell(switches['latency_s'], key)}" for key, name in COLUMNS.items()
+        )
+        hidden = f"{switches['hidden_share']:.0%} of the loads hidden by prefetching"
+        yield "switches", f"{switches['count']:,}; {latency}; {hidden}"
+    if busy := summary.get("busy_share"):
+        yield "busy", f"{busy['mean']:.1%} of the time, mean of {len(busy['instances'])} instances"
+    if plugin := summary.get("plugin"):
+        counts = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in plugin.items())
+        yield "plug-in", counts
+    for purpose, moved in summary.get("kv_moves", {}).items():
+        size = f"{moved['bytes'] / 1e6:,.1f} MB of {moved['requests']:,} requests"
+        yield purpose, f"{size} in {moved['copies']:,} copies, {moved['seconds']:.1f} s"
+    if leases := summary.get("lease_seconds"):
+        mean = leases["byte_seconds"] / leases["seconds"] / 1e6 if leases["seconds"] else 0.0
+        yield "leases", f"{leases['leases']:,}, of {mean:,.1f} MB in the mean over their time"
+
+
+def _warnings(summary: Mapping[str, Any]) -> list[Text]:
+    verdict = summary["verdict"]
+    invalid = [Text(f"{verdict['status']}: {reason}", "red") for reason in verdict["reasons"]]
+    notes = [Text(note, "yellow") for note in verdict.get("notes", [])]
+    errors = [Text(f"{n} x {text}", "yellow") for text, n in summary["errors"].items()]
+    missing = summary["num_requests"] - summary["ttft_s"]["num_samples"]
+    if missing:
+        told = f"{missing} requests had no first token: the latencies above leave them out"
+        errors.append(Text(told, "yellow"))
+    return invalid + notes + errors
