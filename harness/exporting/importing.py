@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +35,13 @@ SLO, STALL_S = "chat", 1.0  # as of a run that names neither: conf/config.yaml
 UNKNOWN = {"name": "not told", "device": "unknown device", "num_devices": 0}
 
 
+def notes(result: Result) -> Iterator[str]:
+    """What a reader must know of an imported run."""
+    yield from (f"not in the file: {what}" for what in result.lacking)
+    if result.left_out:
+        yield f"{result.left_out} requests of the tool's warm-up are left out"
+
+
 def write_import(result: Result, file: Path, sha256: str, out: Path) -> None:
     """Raises UsageError where `out` is not free, RunError where it cannot be written."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -45,7 +52,7 @@ def write_import(result: Result, file: Path, sha256: str, out: Path) -> None:
         events=(), num_devices=None, wall_s=0.0, simulated=result.simulated, stall_s=STALL_S,
     )  # fmt: skip
     reason = f"imported from {result.tool}: whether its client was late is not known"
-    lacking = [f"the file has not {what}" for what in result.lacking]
+    lacking = [*notes(result)]
     summary["verdict"] = {"status": "NOT JUDGED", "reasons": [reason], "notes": lacking}
     try:
         json.dumps(summary, allow_nan=False)
@@ -93,8 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = chosen.out or Path("results/runs") / name
     write_import(result, chosen.file, sha256, out)
     print(f"{out}: {len(result.rows)} requests of {result.tool}; NOT JUDGED")
-    for what in result.lacking:
-        print(f"the file has not {what}")
+    for note in notes(result):
+        print(note)
     return 0
 
 

@@ -35,6 +35,7 @@ class Result:
     tool: str
     simulated: bool
     lacking: list[str]
+    left_out: int = 0  # requests of the tool's own warm-up
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(
@@ -115,7 +116,7 @@ def _aiperf(lines: Sequence[Mapping[str, Any]]) -> Result:
     result = Result("aiperf", False, [NO_ARRIVALS, NOT_ASKED])
     kept = [one for one in lines if one["metadata"].get("benchmark_phase") != "warmup"]
     if len(kept) < len(lines):
-        result.lacking.append(f"use for its {len(lines) - len(kept)} requests of the warm-up here")
+        result.left_out = len(lines) - len(kept)
     begin_ns = min(one["metadata"]["request_start_ns"] for one in kept)
     for one in kept:
         about, error = one["metadata"], one.get("error") or {}

@@ -98,7 +98,7 @@ def test_what_a_file_lacks_has_no_number(tmp_path: Path) -> None:
     run = imported(write_run(tmp_path, steady(70)), "guidellm")
     ours = FinishedRun.load(tmp_path)
     assert run.summary["tbt_s"]["mean"] is None
-    assert "the file has not how many tokens each chunk had" in run.summary["verdict"]["notes"]
+    assert "not in the file: how many tokens each chunk had" in run.summary["verdict"]["notes"]
     for name in ("ttft_s.mean", "tpot_s.mean", "e2e_s.p90"):
         assert run.number(name) == pytest.approx(ours.number(name)), name
     assert run.manifest["simulated"] is True

@@ -77,15 +77,19 @@ def test_tokens_that_came_early_make_up_for_a_wait() -> None:
     assert fluidity_indices(log_of([0.1, 0.2, 0.3, 3.9]), absolute(1.0, 1.0)).tolist() == [1.0]
 
 
-def test_tokens_that_never_came_missed_their_deadlines() -> None:
+def broken_off() -> TokenLog:
+    """Of four tokens each: one came of the first request, none of the second."""
     service = Service((0.0, 4), (0.0, 4))
     service.send(0)
     service.tokens(0, 0.5)
     service.fail(0, timeout=True)
     service.send(1)
     service.fail(1)
-    log = TokenLog.from_table(service.table())
-    assert fluidity_indices(log, absolute(1.0, 1.0)).tolist() == [0.25, 0.0]
+    return TokenLog.from_table(service.table())
+
+
+def test_tokens_that_never_came_missed_their_deadlines() -> None:
+    assert fluidity_indices(broken_off(), absolute(1.0, 1.0)).tolist() == [0.25, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -124,14 +128,7 @@ def test_qoe_is_a_ratio_of_areas(gaps: list[float], ttft: int, tbt: int) -> None
 
 
 def test_qoe_of_an_answer_that_broke_off_is_the_share_that_came() -> None:
-    service = Service((0.0, 4), (0.0, 4))
-    service.send(0)
-    service.tokens(0, 0.5)
-    service.fail(0, timeout=True)
-    service.send(1)
-    service.fail(1)
-    log = TokenLog.from_table(service.table())
-    assert qoe_of_requests(log, absolute(1.0, 1.0)).tolist() == [0.25, 0.0]
+    assert qoe_of_requests(broken_off(), absolute(1.0, 1.0)).tolist() == [0.25, 0.0]
 
 
 def test_the_table_tells_of_stalls_and_of_requests_that_were_not_fluid() -> None:
