@@ -17,7 +17,11 @@ from rich.table import Table
 from harness.records.numbers import number, seconds
 from harness.records.percentiles import min_samples
 from harness.records.simulator_band import bands, regime
-from harness.records.simulator_error import NOT_MEASURED_ELASTIC, simulator_error
+from harness.records.simulator_error import (
+    NOT_MEASURED_ELASTIC,
+    NOT_MEASURED_POOLED,
+    simulator_error,
+)
 from harness.schedule import shown, synthetic_kinds
 
 # Of iteration times, the surest first.
@@ -52,14 +56,16 @@ def simulator(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     simulated."""
     models: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     profiles: defaultdict[tuple[str, str, str | None], set[str]] = defaultdict(set)
-    elastic = False
+    unmeasured: set[str] = set()
     for manifest in (manifest for manifest in manifests if manifest["simulated"]):
         hardware, engine = manifest["hardware"], manifest["engine"]
         sources = engine.get("step_times", {})
         for model, source in sources.items():
             models[hardware["device"]][source].add(model)
         if engine.get("elastic", False):
-            elastic = True
+            unmeasured.add(NOT_MEASURED_ELASTIC)
+        elif "pool" in engine:
+            unmeasured.add(NOT_MEASURED_POOLED)
         else:
             known_as = hardware["device"], hardware["name"], engine.get("profile")
             profiles[known_as].update(sources.values())
@@ -72,7 +78,7 @@ def simulator(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
         simulator_error(device, profile, sources, engine)
         for (device, profile, engine), sources in profiles.items()
     ]
-    said = list(dict.fromkeys([*said, *([NOT_MEASURED_ELASTIC] if elastic else [])]))
+    said = list(dict.fromkeys([*said, *sorted(unmeasured)]))
     return [*said, f"iteration times: {'; '.join(times)}"] if times else said
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 NOT_MEASURED_ELASTIC = "simulator error: not measured where weights and KV move between instances"
+NOT_MEASURED_POOLED = "simulator error: not measured where models take turns on instances"
 GPU_METRICS = {"e2e": "E2E", "tpot": "TPOT", "ttft": "TTFT", "capacity": "capacity"}
 PARITY = Path(__file__).resolve().parents[2] / "results/published/fidelity"
 

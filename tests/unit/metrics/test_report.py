@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -227,13 +228,20 @@ def test_series_over_time_account_for_every_request_and_token() -> None:
     assert half["tokens_per_s"].sum() * 0.5 == pytest.approx(3)
 
 
-def test_no_error_is_quoted_where_weights_and_kv_move() -> None:
+@pytest.mark.parametrize(
+    ("engine", "where"),
+    [
+        ({"elastic": True}, "not measured where weights and KV move between instances"),
+        ({"pool": {}}, "not measured where models take turns on instances"),
+    ],
+)
+def test_no_error_is_quoted_where_weights_and_kv_move(engine: dict[str, Any], where: str) -> None:
     """Parity was measured on instances that stay as they are."""
     manifest = {
         "simulated": True,
         "hardware": {"device": "cpu", "name": "local"},
-        "engine": {"elastic": True, "step_times": {"tiny-llama": "measured"}},
+        "engine": engine | {"step_times": {"tiny-llama": "measured"}},
     }
     said = simulator([manifest])
-    assert said[0].endswith("not measured where weights and KV move between instances")
+    assert said[0].endswith(where)
     assert not any("TPOT" in line for line in said)
