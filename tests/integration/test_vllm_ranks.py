@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from systems.aqua.coordinator import ledger
 from systems.aqua.coordinator.coordinator import Coordinator
-from systems.aqua.coordinator.requests import Allocate, Free, Join, Leave, Offer, Reclaim
+from systems.aqua.coordinator.requests import Join, Leave, Offer, Reclaim
 from systems.aqua.coordinator.topology import Device, Topology
-from systems.aqua.plugin.coordinator_http import Refused
 from systems.aqua.plugin.region import Lent, lend
 from systems.aqua.plugin.settings import of_ranks
 from tests.integration.test_vllm_aqua import JOBS, REQUESTS, TIGHT, job, lent, run_jobs, total
@@ -24,31 +22,6 @@ pytestmark = [pytest.mark.vllm]  # vLLM is imported, which takes many seconds
 
 CONSUMERS, LENDERS = of_ranks("consumer", 2), of_ranks("lender", 2)
 BLOCK_BYTES = 2 * 6 * 4  # layers, numbers of a rank's part of a block, bytes
-
-
-class Embedded:
-    """The coordinator's endpoints, answered in this process."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self.coordinator = coordinator
-
-    def join(self, holder: str, device: str) -> None:
-        self.coordinator.make(Join(holder, device))
-
-    def heartbeat(self, holder: str) -> None:
-        self.coordinator.heartbeat(holder)
-
-    def allocate(self, allocation: str, holder: str, num_bytes: int) -> str | None:
-        return self.coordinator.make(Allocate(allocation, holder, num_bytes))
-
-    def free(self, allocation: str, holder: str) -> None:
-        try:
-            self.coordinator.make(Free(allocation, holder))
-        except ledger.Refused as error:
-            raise Refused(str(error)) from error
-
-    def leases(self) -> dict[str, dict[str, Any]]:
-        return self.coordinator.leases()
 
 
 class Ranks:
@@ -62,7 +35,7 @@ class Ranks:
         devices = dict.fromkeys([*CONSUMERS, *LENDERS], device)
         topology = Topology(devices, dict(zip(CONSUMERS, LENDERS, strict=True)))
         self.coordinator = Coordinator(topology, None, lambda: 0.0, heartbeat_timeout_s=10)
-        monkeypatch.setattr(borrower, "CoordinatorHttp", lambda _: Embedded(self.coordinator))
+        monkeypatch.setattr(borrower, "coordinator_at", lambda *_: self.coordinator)
         self.lent: list[Lent] = []
         for name, blocks in zip(LENDERS, lent_blocks, strict=True):
             self.lent.append(lend(name, blocks * BLOCK_BYTES))

@@ -14,11 +14,14 @@ import threading
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
-from systems.aqua.plugin.coordinator_http import CoordinatorHttp, Refused
+from systems.aqua.coordinator.http_client import HttpCoordinator, coordinator_at
+from systems.aqua.coordinator.ledger import Refused
+from systems.aqua.coordinator.requests import Allocate, Free, Join
 from systems.aqua.plugin.pages import Slots
 
 logger = logging.getLogger("vllm.aqua")
 BEAT_S = 1.0
+TIMEOUT_S = 2.0  # of an answer; an iteration waits for it
 
 
 class Borrower:
@@ -31,21 +34,20 @@ class Borrower:
     def __init__(self, url: str, devices: Sequence[str], block_bytes: int) -> None:
         self._block_bytes = block_bytes
         self._holders = [f"{device}.{os.getpid()}" for device in devices]
-        self._coordinator = CoordinatorHttp(url)
+        self._coordinator = coordinator_at(url, TIMEOUT_S)
         self._free: dict[str, list[int]] = {}  # {lease: free blocks of its region}
         self._num_allocated = 0
         self._ending: list[list[Slots]] = []  # read in the iteration that is being made
         self._ended: list[list[Slots]] = []  # read in the iteration before it
         try:
             for holder, device in zip(self._holders, devices, strict=True):
-                self._coordinator.join(holder, device)
+                self._coordinator.make(Join(holder, device))
         except (OSError, Refused) as error:
             raise ValueError(f"no coordinator at {urlsplit(url).netloc}: {error}") from error
-        threading.Thread(
-            target=self._beat, args=(CoordinatorHttp(url),), name="aqua heartbeat", daemon=True
-        ).start()
+        own = coordinator_at(url, TIMEOUT_S)
+        threading.Thread(target=self._beat, args=(own,), name="aqua heartbeat", daemon=True).start()
 
-    def _beat(self, coordinator: CoordinatorHttp) -> None:
+    def _beat(self, coordinator: HttpCoordinator) -> None:
         pause = threading.Event()
         while not pause.wait(BEAT_S):
             try:
@@ -71,7 +73,8 @@ class Borrower:
         self._num_allocated += 1
         name = f"{holder}.{self._num_allocated}"
         try:
-            lease = self._coordinator.allocate(name, holder, num_blocks * self._block_bytes)
+            size = num_blocks * self._block_bytes
+            lease = self._coordinator.make(Allocate(name, holder, size))
             if lease is not None and lease not in self._free:
                 offered = self._coordinator.leases()[lease]["offered_bytes"]
                 self._free[lease] = list(range(offered // self._block_bytes))
@@ -93,7 +96,7 @@ class Borrower:
         """Frees `slots`, of the first ranks or of all, now."""
         for holder, each in zip(self._holders, slots, strict=False):
             try:
-                self._coordinator.free(each.allocation, holder)
+                self._coordinator.make(Free(each.allocation, holder))
             except (OSError, Refused) as error:
                 logger.warning("allocation %s: %s", each.allocation, error)
             if each.lease in self._free:

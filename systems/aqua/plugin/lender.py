@@ -15,20 +15,23 @@ import threading
 from collections.abc import Sequence
 from types import FrameType
 
+from systems.aqua.coordinator.http_client import coordinator_at
+from systems.aqua.coordinator.ledger import Refused
+from systems.aqua.coordinator.requests import Join, Leave, Offer
 from systems.aqua.plugin import region
-from systems.aqua.plugin.coordinator_http import CoordinatorHttp, Refused
 
 BEAT_S = 1.0
+TIMEOUT_S = 2.0  # of an answer
 
 
 def serve(url: str, device: str, num_bytes: int, over: threading.Event) -> None:
     """Lends until the lease has ended or `over` is set. Raises OSError or Refused if it cannot
     begin."""
     holder = f"{device}.{os.getpid()}"
-    coordinator = CoordinatorHttp(url)
+    coordinator = coordinator_at(url, TIMEOUT_S)
     lent = region.lend(holder, num_bytes)
-    coordinator.join(holder, device)
-    coordinator.offer(lent.lease, holder, num_bytes)
+    coordinator.make(Join(holder, device))
+    coordinator.make(Offer(lent.lease, holder, num_bytes))
     print(f"lease {lent.lease}", flush=True)
     try:
         while not over.wait(BEAT_S):
@@ -40,7 +43,7 @@ def serve(url: str, device: str, num_bytes: int, over: threading.Event) -> None:
                 print(error, file=sys.stderr, flush=True)
     finally:
         lent.end()
-        coordinator.leave(holder)
+        coordinator.make(Leave(holder))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
