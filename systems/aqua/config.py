@@ -39,7 +39,6 @@ class Variant:
     scheduler: SchedulerVariant
     informer: InformerVariant
     migration: MigrationVariant
-    placer: dict[str, Any]  # settings for the placer, which runs before
 
 
 @dataclass(kw_only=True, slots=True)
@@ -83,7 +82,6 @@ class ConsumerConfig:
     kv_share: float  # share of its KV memory that it uses
     streams: bool  # one prompt at a time, its KV streamed through the device, as FlexGen's
     overlap: bool  # whether a layer's KV streams in while layers before it are computed
-    overlap_paging: bool  # whether who stays on the device runs while others are paged
     prefill_caching: bool  # whether common prefixes are kept in the swap space
 
     def __post_init__(self) -> None:

@@ -1,8 +1,7 @@
 """A consumer: its prompts share the device in time slices, and wait in swap space (section 7).
 
 Who runs is decided by `turn.py`, what is paged by `paging.py`, where it goes by `swap_space.py`;
-this loop puts device operations in order. Paging is between iterations, and nothing runs meanwhile;
-with `overlap_paging` those of the new slice that are on the device already run beside it.
+this loop puts device operations in order. Paging is between iterations, and nothing runs meanwhile.
 """
 
 from __future__ import annotations
@@ -52,14 +51,10 @@ class Consumer:
         self._turn = Turn(limits, config.variant == "artifact")
         self._fallback = config.own.scheduler.fcfs_when_in_dram
         self._prefixes = CachedPrefixes(swap, enabled=config.consumer.prefill_caching)
-        self._overlap_paging = config.consumer.overlap_paging
         self._looks = Looks(config.informer_config())
         self.wake = Event(loop)
         self._requests: dict[Hashable, Request] = {}  # requests by request_id, in order of arrival
         self._lost_leases: list[str] = []
-        self._paged = Event(loop)  # not set while paging is under way
-        self._paged.set()
-        self._coming: set[Hashable] = set()  # requests whose KV is on its way in
 
     def submit(self, request: Request) -> None:
         self._requests[request.request_id] = request
@@ -79,50 +74,27 @@ class Consumer:
             while True:
                 self.wake.clear()
                 self.instance.check_alive()
-                if self._paged.is_set:
-                    while self._lost_leases:
-                        self.swap.lose(self._lost_leases.pop())
-                    if not self._requests:
-                        await self._loop.wait(self.wake)
-                        continue
-                    await self._tend()
+                while self._lost_leases:
+                    self.swap.lose(self._lost_leases.pop())
+                if not self._requests:
+                    await self._loop.wait(self.wake)
+                    continue
+                await self._tend()
                 prompts = self._prompts()
-                if self._paged.is_set and self._turn.due(prompts):
+                if self._turn.due(prompts):
                     fcfs = falls_back(self.swap.in_dram(), self._fallback)
-                    await self._switch_to(self._turn.choose(prompts, fcfs=fcfs), prompts)
+                    await self._page(self._turn.choose(prompts, fcfs=fcfs))
                     prompts = self._prompts()
                 await self._iterate({prompt.request_id: prompt for prompt in prompts})
         except InstanceLost:
             if self.instance.lost is None:
                 raise
-        await self._loop.wait(self._paged)
         left = list(self._requests.values())
         for request in left:
             self.instance.evict(request)
         await self.swap.drop_all()
         self._requests.clear()
         self._on_death(left)
-
-    async def _switch_to(self, chosen: Slice, prompts: Sequence[Prompt]) -> None:
-        moves = paging(prompts, chosen)
-        if not (moves.out or moves.into):
-            return
-        if not self._overlap_paging:
-            await self._page(chosen)
-            return
-        self._paged.clear()
-        self._coming = set(moves.into)
-        self._loop.spawn(self._page_beside(chosen), name=f"paging of {self.instance.name}")
-
-    async def _page_beside(self, chosen: Slice) -> None:
-        try:
-            await self._page(chosen)
-        except InstanceLost:
-            if self.instance.lost is None:
-                raise
-        finally:
-            self._coming = set()
-            self._paged.set()
 
     async def _page(self, chosen: Slice) -> None:
         """Pages until exactly the members of `chosen` are on the device; if a lender dies
@@ -141,20 +113,9 @@ class Consumer:
     async def _iterate(self, prompts: Mapping[Hashable, Prompt]) -> None:
         """Runs an iteration; or as many as are left of the slice, where nobody is prefilled."""
         turn, batch = self._turn, Batch()
-        beside = not self._paged.is_set
-        here = prompts
-        if beside:
-            here = {k: p for k, p in prompts.items() if self._is_here(p)}
-            # The room of a slice is for its k iterations.
-            if turn.iterations >= turn.limits.slice_iterations or not turn.batch(here):
-                await self._loop.wait(self._paged)
-                return
-        for name, tokens in turn.batch(here):
+        for name, tokens in turn.batch(prompts):
             request = self._requests[name]
             if not self.instance.kv.grow(request, request.computed_tokens + tokens):
-                if beside:  # requests that leave still hold the room
-                    await self._loop.wait(self._paged)
-                    return
                 raise RunError(f"request {name} has no room within its slice")
             if request.decoding:
                 batch.decodes.append(request)
@@ -163,7 +124,7 @@ class Consumer:
         prefilling = [request for request, _ in batch.chunks]
         # An arrival cuts the slice short only where it can be let in at once.
         open_ = not fair_scheduler.contended(list(prompts.values()), turn.limits)
-        stop = self._paged if beside else self.wake if open_ else None
+        stop = self.wake if open_ else None
         iterations = await self.instance.execute(batch, max_steps=turn.iterations_left, stop=stop)
         done = [request for request in batch.requests if request.finished]
         for request in done:
@@ -175,12 +136,6 @@ class Consumer:
             await self._prefixes.keep(request)
         self._looks.iterations += iterations
 
-    def _is_here(self, prompt: Prompt) -> bool:
-        """Whether all of the prompt's KV is on the device, or nothing of it is computed yet."""
-        if prompt.request_id in self._coming:
-            return False
-        return prompt.resident or not prompt.computed_tokens
-
     async def _tend(self) -> None:
         if not self._looks.due(self._loop.now):
             return
@@ -189,8 +144,7 @@ class Consumer:
         await self.swap.tend([prompt.request_id for prompt in paged])
 
     def _prompts(self) -> list[Prompt]:
-        """The unfinished prompts. Some may have finished in the iteration that runs beside
-        paging."""
+        """The unfinished prompts; one that has timed out may still be among the requests."""
         held = self.instance.kv.held
         return [
             Prompt(

@@ -23,10 +23,6 @@ DIRTY = "system.variants.paper.scheduler.dirty_only=true"  # copies stay in swap
 CASES = {
     "paged to the neighbour": ("aqua", [], CROWD, ("page out to lease", "page in from lease")),
     "paged to DRAM": ("vllm_cfs", [], CROWD, ("page out to DRAM", "page in from DRAM")),
-    "paged beside computing": (
-        "aqua", ["system.consumer.overlap_paging=true"], CROWD,
-        ("page out to lease", "page in from lease"),
-    ),
     "artifact": ("aqua", ["system.variant=artifact"], CROWD, ("page out to DRAM",)),
     "kept by the neighbour": (
         "aqua", [DIRTY], LONG_CROWD, ("page out to lease", "page in from lease"),

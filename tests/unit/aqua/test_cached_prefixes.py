@@ -97,10 +97,10 @@ def test_a_copy_goes_to_dram_when_its_lender_reclaims_and_is_used_there() -> Non
 
 
 @pytest.mark.parametrize("at_s", [0.5, 1.002])
-@pytest.mark.parametrize(("victim", "overlap"), [(0, False), (1, False), (1, True)])
-def test_whoever_dies_all_end(victim: int, at_s: float, overlap: bool) -> None:
+@pytest.mark.parametrize("victim", [0, 1])
+def test_whoever_dies_all_end(victim: int, at_s: float) -> None:
     with bed() as made:
-        aqua = system(made, "aqua", CACHING, f"system.consumer.overlap_paging={overlap}")
+        aqua = system(made, "aqua", CACHING)
         serve(made, aqua, FIRST + LATER + OTHER, Kill(victim, at_s), linger_s=1.0)
         assert_all_done(made)
         for instance in made.instances:

@@ -11,11 +11,10 @@ from tests.aqua import Asked, Kill, moved, serve, system
 from tests.unit.aqua.test_system import BURST, CROWD, LONG_CROWD, assert_all_done, bed
 
 
-@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("at_s", [0.05, 0.1, 0.15, 0.2, 0.3])
-def test_a_dead_lenders_paged_requests_are_computed_again(at_s: float, overlap: bool) -> None:
+def test_a_dead_lenders_paged_requests_are_computed_again(at_s: float) -> None:
     with bed() as made:
-        aqua = system(made, "aqua", f"system.consumer.overlap_paging={overlap}")
+        aqua = system(made, "aqua")
         others = [Asked(0.01, 60, 400, "lender")]
         serve(made, aqua, CROWD + others, Kill(1, at_s))
         assert_all_done(made)
@@ -41,11 +40,10 @@ def test_a_lender_that_dies_in_the_middle_of_a_migration(dies: str) -> None:
                 whole = moved(made, dies)[:1]
 
 
-@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("at_s", [0.05, 0.1, 0.15, 0.2, 0.3])
-def test_a_dead_consumers_lease_ends_and_its_requests_go_on(at_s: float, overlap: bool) -> None:
+def test_a_dead_consumers_lease_ends_and_its_requests_go_on(at_s: float) -> None:
     with bed() as made:
-        aqua = system(made, "aqua", f"system.consumer.overlap_paging={overlap}")
+        aqua = system(made, "aqua")
         whole = made.instances[1].kv.num_pages
         serve(made, aqua, CROWD, Kill(0, at_s), linger_s=1.0)
         assert_all_done(made)

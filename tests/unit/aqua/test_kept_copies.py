@@ -123,12 +123,11 @@ def test_a_lender_has_its_memory_back_though_copies_were_kept() -> None:
         assert_empty(made, aqua)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("at_s", [0.05, 0.1, 0.15, 0.2, 0.3])
 @pytest.mark.parametrize("dies", [0, 1])
-def test_deaths(at_s: float, overlap: bool, dies: int) -> None:
+def test_deaths(at_s: float, dies: int) -> None:
     with bed() as made:
-        aqua = system(made, "aqua", f"system.consumer.overlap_paging={overlap}", DIRTY)
+        aqua = system(made, "aqua", DIRTY)
         others = [Asked(0.01, 60, 400, "lender")]
         serve(made, aqua, CROWD + others, Kill(dies, at_s), linger_s=1.0)
         assert_all_done(made)

@@ -102,20 +102,6 @@ def test_gathered_copies_are_staged_on_the_device_and_others_are_not() -> None:
         assert staged == (paged if copies == "gathered" else [0, 0])
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_who_stays_runs_beside_paging_where_that_is_asked_for(overlap: bool) -> None:
-    with bed() as made:
-        aqua = system(made, "vllm_cfs", f"system.consumer.overlap_paging={overlap}")
-        serve(made, aqua, CROWD)
-        assert_all_done(made)
-        assert moved_bytes(made, *OUT) == moved_bytes(made, *INTO)
-        assert_empty(made, aqua)
-        times_s = [t for each in made.recorder.records.values() for t in each.token_times_s()]
-        pages = [event for purpose in (*OUT, *INTO) for event in moved(made, purpose)]
-        beside = any(e["start_s"] < t < e["end_s"] for e in pages for t in times_s)
-        assert beside == overlap
-
-
 def test_a_full_lease_overflows_to_dram() -> None:
     with bed() as made:
         never = "system.variants.paper.scheduler.fcfs_when_in_dram=never"
@@ -214,7 +200,6 @@ def test_a_lender_that_cannot_serve_a_request_reclaims() -> None:
     name=st.sampled_from(["aqua", "vllm_cfs"]),
     variant=st.sampled_from(["paper", "artifact"]),
     free_share=st.sampled_from([0.0, 0.1, 0.5, 0.9]),
-    overlap=st.booleans(),
     dirty=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=25, deadline=None)
@@ -223,14 +208,12 @@ def test_nobody_starves_and_no_block_is_lost(
     name: str,
     variant: str,
     free_share: float,
-    overlap: bool,
     dirty: bool,
 ) -> None:
     with bed() as made:
         gathered = ("system.copies=gathered", f"system.lender.free_share={free_share}")
-        beside = f"system.consumer.overlap_paging={overlap}"
         only = f"system.variants.{variant}.scheduler.dirty_only={dirty}"
-        aqua = system(made, name, f"system.variant={variant}", beside, only, *gathered)
+        aqua = system(made, name, f"system.variant={variant}", only, *gathered)
         serve(made, aqua, asked)
         assert_all_done(made)
         out, into = moved_bytes(made, *OUT), moved_bytes(made, *INTO)
