@@ -31,28 +31,42 @@ from systems.serving.iteration import Limits
 from systems.serving.replica import Replica
 
 
-class Borrower(NamedTuple):
+class Borrowing(NamedTuple):
+    """What a consumer, or one of its shards, borrows of a lender."""
+
+    borrower: str  # the coordinator's name of the consumer or the shard
+    consumer: ElasticInstance
     place: str  # the coordinator's name of those devices of the lender
+    lender: ElasticInstance
     devices: range  # those of the lender's devices, counted from 0
-    layout: DeviceLayout  # layout of the KV that its leases are for
 
     @property
-    def block_bytes(self) -> int:
-        return self.layout.num_groups * self.layout.page_bytes
+    def layout(self) -> DeviceLayout:
+        """Layout of the KV that its leases are for."""
+        return self.consumer.layout
 
 
-def borrowers(lender: ElasticInstance, consumers: Sequence[ElasticInstance]) -> list[Borrower]:
-    """A lone consumer borrows of the whole lender, which acts as one device; of several, each of as
-    many of the lender's devices as it has itself, the first ones first."""
+def borrowings(
+    consumers: Sequence[ElasticInstance], lenders: Sequence[ElasticInstance]
+) -> list[list[Borrowing]]:
+    """For each lender who borrows of it. A lone consumer borrows of a whole lender, which acts as
+    one device, or one shard of each of several. Of several consumers each borrows of as many of the
+    lender's devices as it has itself, the first ones first."""
     if len(consumers) == 1:
         (one,) = consumers
-        return [Borrower(lender.name, range(one.model.tp), one.layout)]
-    found, at = [], 0
+        names = [one.name]
+        if len(lenders) > 1:
+            names = [f"{one.name}.{k}" for k in range(len(lenders))]
+        devices = range(one.model.tp)
+        ends = zip(names, lenders, strict=True)
+        return [[Borrowing(name, one, each.name, each, devices)] for name, each in ends]
+    (lender,) = lenders
+    found, at = list[Borrowing](), 0
     for each in consumers:
         devices = range(at, at + each.model.tp)
-        found.append(Borrower(f"{lender.name}.{at}", devices, each.layout))
+        found.append(Borrowing(each.name, each, f"{lender.name}.{at}", lender, devices))
         at = devices.stop
-    return found
+    return [found]
 
 
 def profiled(config: AquaConfig, lender: ElasticInstance) -> tuple[float, int]:
@@ -84,7 +98,7 @@ class Lender(Replica):
 
     def __init__(
         self, config: AquaConfig, cluster: ElasticCluster, instance: ElasticInstance,
-        consumers: Sequence[ElasticInstance], leases: Leases, loop: Loop, on_death: OnDeath,
+        borrowers: Sequence[Borrowing], leases: Leases, loop: Loop, on_death: OnDeath,
         lends: ShardLender | None = None,
     ) -> None:  # fmt: skip
         """`lends`: what the placer's pairs say of it; None: as `config.lender` says."""
@@ -98,7 +112,7 @@ class Lender(Replica):
         n = self._config.every_iterations
         super().__init__(instance, instance.kv, loop, limits, max_steps=n)
         self._cluster, self.instance, self._leases = cluster, instance, leases
-        self.borrowers = borrowers(instance, consumers)  # the borrowers that are left
+        self.borrowers = list(borrowers)  # those that are left
         self._stable_rate_per_s, self._free_bytes = profiled(config, instance)
         if lends is not None:
             self._free_bytes = lends.free_bytes
@@ -172,7 +186,8 @@ class Lender(Replica):
 
     async def _offer(self, num_bytes: int) -> None:
         borrowers = list(self.borrowers)
-        block_bytes = max(each.block_bytes for each in borrowers)
+        layouts = [each.layout for each in borrowers]
+        block_bytes = max(each.num_groups * each.page_bytes for each in layouts)
         num_bytes = num_bytes // block_bytes * block_bytes
         if num_bytes:
             parts = [(each.devices, each.layout) for each in borrowers]

@@ -12,7 +12,6 @@ from typing import NamedTuple, TypeVar
 
 from harness.configuration.config import typed
 from harness.cost.hardware import Hardware
-from harness.elastic.instance import ElasticInstance
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Elastic, Placement
@@ -157,14 +156,3 @@ def placed(
             )  # fmt: skip
             at += spec.tp
     return placements
-
-
-def borrowing(
-    consumers: Sequence[ElasticInstance], lenders: Sequence[ElasticInstance]
-) -> list[list[tuple[str, ElasticInstance]]]:
-    """For each lender, the borrowers at the coordinator and whose they are: the consumers, or the
-    shards of one that has several lenders."""
-    if len(lenders) == 1:
-        return [[(consumer.name, consumer) for consumer in consumers]]
-    (consumer,) = consumers
-    return [[(f"{consumer.name}.{k}", consumer)] for k in range(len(lenders))]

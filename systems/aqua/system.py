@@ -27,17 +27,16 @@ from systems.aqua.config import AquaConfig, ShardLender
 from systems.aqua.coordinator.client import Remote, open_coordinator
 from systems.aqua.coordinator.topology import Device, Topology
 from systems.aqua.leases import Leases
-from systems.aqua.lender import Lender, borrowers
+from systems.aqua.lender import Borrowing, Lender, borrowings
 from systems.aqua.pair import Outside, Pair
-from systems.aqua.placement import borrowing, placed, split
+from systems.aqua.placement import placed, split
 from systems.aqua.plugin.servers import AquaInVllm
 from systems.aqua.shard_leases import ShardLeases
 from systems.aqua.swap_space import SwapSpace
+from systems.serving.elastic import elastic_of
 
 ALIGN_BYTES = 4096  # alignment of parts of DRAM
 BEATS = 4  # heartbeats within the coordinator's timeout
-
-Groups = Sequence[tuple[list[ElasticInstance], list[ElasticInstance]]]  # consumers, lenders
 
 
 class Aqua:
@@ -52,16 +51,13 @@ class Aqua:
         return placed(config, models, hardware)
 
     def __init__(self, config: AquaConfig, *, loop: Loop, cluster: Cluster) -> None:
-        if cluster.elastic is None:
-            raise ValueError(
-                "system aqua moves KV between devices, which this engine cannot do: choose "
-                "engine=torch or engine=sim"
-            )
         self._config, self._loop, self._cluster = config, loop, cluster
-        self._elastic = cluster.elastic
+        why = "aqua moves KV between devices, which this engine cannot do"
+        self._elastic = elastic_of(cluster, why)
         groups = split(config, self._elastic.instances)
         self._elastic.on_lost = self._lost
-        self._leases = self._open_leases(groups)
+        borrowed = [borrowings(*group) for group in groups]
+        self._leases = self._open_leases([x for group in borrowed for own in group for x in own])
         everyone = [consumer for consumers, _ in groups for consumer in consumers]
         outside = Outside(self._model_of, cluster.drop, orphan=self.submit)
         self._groups: list[tuple[list[Pair], list[Lender]]] = []
@@ -72,16 +68,17 @@ class Aqua:
                 told = config.pairs[number].lenders
             lenders = [
                 Lender(
-                    config, self._elastic, producer, consumers, self._leases, loop,
+                    config, self._elastic, producer, own, self._leases, loop,
                     partial(self._lender_died, pairs), lends,
                 )
-                for producer, lends in zip(producers, told or [None], strict=True)
+                for producer, own, lends in zip(
+                    producers, borrowed[number], told or [None], strict=True
+                )
             ]  # fmt: skip
             for k, consumer in enumerate(consumers):
                 dram = self._dram(consumer, everyone)
-                swap = SwapSpace(
-                    config, self._elastic, consumer, self._borrowed(consumer, producers), dram
-                )
+                own_leases = self._leases_of(consumer, lenders)
+                swap = SwapSpace(config, self._elastic, consumer, own_leases, dram)
                 places = [lender.borrowers[k].place for lender in lenders]
                 pair = Pair(config, consumer, swap, lenders, places, self._leases, outside, loop)
                 pairs.append(pair)
@@ -89,18 +86,15 @@ class Aqua:
         self.pairs = [pair for pairs, _ in self._groups for pair in pairs]
         self._num_submitted: Counter[str] = Counter()  # requests by model
 
-    def _open_leases(self, groups: Groups) -> Leases:
+    def _open_leases(self, borrowed: Sequence[Borrowing]) -> Leases:
         """Opens the leases that all share, at their coordinator; nobody has joined yet."""
         own = self._config.coordinator
         beat_s = own.heartbeat_timeout_s / BEATS
         if self._config.swap_space == "dram":
             return Leases(None, {}, self._loop, beat_s)
-        at, producers = dict[str, ElasticInstance](), dict[str, str]()
-        for consumers, lenders in groups:
-            for lender, shares in zip(lenders, borrowing(consumers, lenders), strict=True):
-                for (place, each), part in zip(shares, borrowers(lender, consumers), strict=True):
-                    at |= {place: each, part.place: lender}
-                    producers[place] = part.place
+        at = {each.borrower: each.consumer for each in borrowed}
+        at |= {each.place: each.lender for each in borrowed}
+        producers = {each.borrower: each.place for each in borrowed}
         devices = {
             name: Device(each.memory.node, each.kv.num_pages * each.page_bytes)
             for name, each in at.items()
@@ -117,13 +111,13 @@ class Aqua:
         process = at.process
         return {"coordinator": Processes("coordinator", self._loop, lambda: [process.pid])}
 
-    def _borrowed(
-        self, consumer: ElasticInstance, lenders: Sequence[ElasticInstance]
+    def _leases_of(
+        self, consumer: ElasticInstance, lenders: Sequence[Lender]
     ) -> Leases | ShardLeases:
         """The leases of this consumer, of one lender or of one for each of its shards."""
         if len(lenders) == 1:
             return self._leases
-        places = [place for own in borrowing([consumer], lenders) for place, _ in own]
+        places = [each.borrower for lender in lenders for each in lender.borrowers]
         return ShardLeases(
             self._leases, places, lambda stores: self._elastic.beside(stores, consumer.layout)
         )
