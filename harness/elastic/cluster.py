@@ -147,28 +147,19 @@ class ElasticCluster:
         return LayerPass(batch, instance, self._executors.layerwise(), self._shared)
 
     async def copy_kv(
-        self, request: Request, blocks: range, layers: range, source: Holder, target: Holder, *,
-        sending: Sending, to: Request | None = None,
+        self, copies: Sequence[KvCopy], layers: range, source: Holder, target: Holder,
+        sending: Sending, *, moved: Sequence[Request] = (),
     ) -> None:  # fmt: skip
-        """Copies KV `blocks` of `layers`, for which both ends have room: who holds what stays as it
-        is. `to`: whose KV it is at `target`; None: the same request's. InstanceLost where an end
-        dies."""
-        start_s, copies = self._loop.now, [KvCopy(request, to or request, blocks)]
-        route = KvRoute(source, target, source.layout.groups(layers))
+        """Makes `copies` of the KV of `layers`, for which both ends have room, as one message: who
+        holds what stays as it is. `moved`: of which requests it counts as a move. InstanceLost
+        where an end dies."""
+        start_s, route = self._loop.now, KvRoute(source, target, source.layout.groups(layers))
         await self._mover.copy(copies, route, sending)
         num_bytes, purpose = route.num_bytes(copies), sending.purpose
-        self._shared.transferred(source.memory, target.memory.name, purpose, start_s, num_bytes)
-
-    async def save_kv(
-        self, copies: Sequence[KvCopy], layers: range, source: Holder, target: Holder, *,
-        of: Sequence[Request], sending: Sending,
-    ) -> None:  # fmt: skip
-        """Copies as `copy_kv` does, but several requests in one copy, which counts as a move of the
-        KV of the requests `of`."""
-        start_s = self._loop.now
-        route = KvRoute(source, target, source.layout.groups(layers))
-        await self._mover.copy(copies, route, sending)
-        self._mover.record(of, route, start_s, sending.purpose, route.num_bytes(copies))
+        if moved:
+            self._mover.record(moved, route, start_s, purpose, num_bytes)
+        else:
+            self._shared.transferred(source.memory, target.memory.name, purpose, start_s, num_bytes)
 
     async def move_kv(
         self, requests: Sequence[Request], layers: range, source: Holder, target: Holder,

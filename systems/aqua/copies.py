@@ -82,8 +82,9 @@ class PagingCopies:
         purpose = f"prefix {'out to' if out else 'in from'} {said(tensor.lease)}"
         if out:
             await self._stage(len(blocks), "gather")
+        copies = [KvCopy(who, to, blocks)]
         copying = self._cluster.copy_kv(
-            who, blocks, self._layers, source, target, sending=self._sending(purpose), to=to
+            copies, self._layers, source, target, self._sending(purpose)
         )
         copied = await self.done(copying, tensor.lease, purpose, () if out else (request,))
         if copied and not out:
@@ -99,9 +100,9 @@ class PagingCopies:
             blocks = blocks_out(request.computed_tokens, keeper.computed_tokens, kv.block_tokens)
             copies.append(KvCopy(request, keeper, blocks))
         await self._stage(sum(len(each.blocks) for each in copies), "gather")
-        saving = self._cluster.save_kv(
-            copies, self._layers, self._consumer, self._store(lease),
-            of=[each.request for each in copies], sending=self._sending(purpose),
+        saving = self._cluster.copy_kv(
+            copies, self._layers, self._consumer, self._store(lease), self._sending(purpose),
+            moved=[each.request for each in copies],
         )  # fmt: skip
         if await self.done(saving, lease, purpose):
             for request, keeper, _ in copies:
@@ -118,9 +119,9 @@ class PagingCopies:
                 raise RunError(f"request {request.request_id} has no room within its slice")
             copies.append(KvCopy(tensor.keeper, request, range(kv.held[request.request_id])))
         coming = [each.to for each in copies]
-        loading = self._cluster.save_kv(
-            copies, self._layers, self._store(lease), self._consumer, of=coming,
-            sending=self._sending(purpose),
+        loading = self._cluster.copy_kv(
+            copies, self._layers, self._store(lease), self._consumer, self._sending(purpose),
+            moved=coming,
         )  # fmt: skip
         return await self.done(loading, lease, purpose, coming)
 

@@ -9,13 +9,11 @@ KV goes meanwhile. The tensor in swap space is the whole context; copies on the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any
 
-from harness.clock import Event, Loop
+from harness.clock import Event, Loop, Task
 from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
+from harness.elastic.page_tables import KvCopy
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
 from systems.aqua.config import AquaConfig
@@ -118,23 +116,23 @@ class Streamer:
         read, written = range(kv.blocks_for(before)), range(before // kv.block_tokens, count)
         layers = pieces(layout.spec.num_layers, layout.page_layers)
         passing = self._cluster.layer_pass(batch, self.instance)
-        copies: list[BesideCopy] = []
+        copies: list[Task] = []
 
-        def bring(group: int) -> BesideCopy:
+        def bring(group: int) -> Task:
             if not kv.accept(request, count, (group,)):
                 raise RunError(f"request {request.request_id} has no room for a layer")
             copies.append(self._start(tensor, read, layers[group], into=True))
             return copies[-1]
 
-        async def retire(group: int, going: BesideCopy) -> None:
-            await going.end()
+        async def retire(group: int, going: Task) -> None:
+            await self._end(going)
             kv.give_up(request, (group,))
 
         try:
-            coming: BesideCopy | None = None
-            going: tuple[int, BesideCopy] | None = None
+            coming: Task | None = None
+            going: tuple[int, Task] | None = None
             for group, piece in enumerate(layers):
-                await (coming or bring(group)).end()
+                await self._end(coming or bring(group))
                 coming = bring(group + 1) if self._overlap and layers[group + 1 :] else None
                 await passing.run(piece)
                 if going is not None:
@@ -148,22 +146,34 @@ class Streamer:
                 await retire(*going)
         except InstanceLost:
             for copy in copies:  # a late copy must not touch pages that another request has by then
-                await self._loop.wait(copy.done)
+                await self._loop.wait(copy.finished)
             raise
         finally:
             passing.end()
         self._looks.iterations += 1
 
-    def _start(self, tensor: Tensor, blocks: range, layers: range, *, into: bool) -> BesideCopy:
+    def _start(self, tensor: Tensor, blocks: range, layers: range, *, into: bool) -> Task:
+        """Starts a copy beside computing. Its result is the death that it met, or None."""
         store = self.swap.store(tensor.lease)
-        ends = (store, self.instance) if into else (self.instance, store)
+        source, target = (store, self.instance) if into else (self.instance, store)
         purpose = f"stream {'in' if into else 'out'}, {said(tensor.lease)}"
-        copy = BesideCopy(self._loop)
-        # A call, not a coroutine: a run may end before the task begins.
-        copied = tensor.keeper, blocks, layers, *ends
-        move = partial(self._cluster.copy_kv, *copied, sending=Sending(purpose))
-        self._loop.spawn(copy.run(move), name=purpose)
-        return copy
+        copies = [KvCopy(tensor.keeper, tensor.keeper, blocks)]
+
+        async def copy() -> InstanceLost | None:
+            try:
+                await self._cluster.copy_kv(copies, layers, source, target, Sending(purpose))
+            except InstanceLost as error:
+                return error
+            return None
+
+        return self._loop.spawn(copy(), name=purpose)
+
+    async def _end(self, copy: Task) -> None:
+        """Waits until the copy is done. Raises InstanceLost if one of its ends has died."""
+        if not copy.finished.is_set:
+            await self._loop.wait(copy.finished)
+        if copy.result is not None:
+            raise copy.result
 
     async def _tend(self, tensor: Tensor) -> None:
         """The control loop, every n iterations: moves the tensor out of a lease that is asked back,
@@ -184,36 +194,10 @@ class Streamer:
         if not target.kv.grow(request, request.computed_tokens):
             raise RunError(f"{target.name} has no room for request {request.request_id}")
         blocks = range(target.kv.blocks_for(request.computed_tokens))
-        sending = Sending(f"migrate, {said(lease)}")
-        await self._cluster.copy_kv(
-            request, blocks, self.swap.layers, source, target, sending=sending
-        )
+        copies, sending = [KvCopy(request, request, blocks)], Sending(f"migrate, {said(lease)}")
+        await self._cluster.copy_kv(copies, self.swap.layers, source, target, sending)
         source.kv.release(request)
         await self.swap.moved(tensor, to)
-
-
-class BesideCopy:
-    """A copy that runs beside computing."""
-
-    def __init__(self, loop: Loop) -> None:
-        self.done = Event(loop)
-        self._loop = loop
-        self._lost: InstanceLost | None = None
-
-    async def run(self, copy: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await copy()
-        except InstanceLost as error:
-            self._lost = error
-        finally:
-            self.done.set()
-
-    async def end(self) -> None:
-        """Waits until it is done. Raises InstanceLost if one of its ends has died."""
-        if not self.done.is_set:
-            await self._loop.wait(self.done)
-        if self._lost is not None:
-            raise self._lost
 
 
 def pieces(num_layers: int, page_layers: int) -> list[range]:
