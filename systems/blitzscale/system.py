@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
+from harness.elastic.cluster import ElasticCluster
 from harness.elastic.instance import ElasticInstance
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
@@ -20,6 +21,7 @@ from systems.blitzscale.config import Config as Settings
 from systems.blitzscale.instances import Fleet, Slot
 from systems.blitzscale.parameters import CachedPlane, NetworkPlane
 from systems.blitzscale.service import Service
+from systems.serving.elastic import elastic_of
 
 
 def served(models: Mapping[str, ModelSpec]) -> dict[str, list[str]]:
@@ -69,15 +71,12 @@ class BlitzScale:
         return placements
 
     def __init__(self, config: Settings, *, loop: Loop, cluster: Cluster) -> None:
-        elastic = cluster.elastic
-        if elastic is None:
-            raise ValueError(
-                "system blitzscale needs instances whose weights and KV move: choose engine=torch "
-                "or engine=sim"
-            )
+        elastic = elastic_of(cluster, "blitzscale needs instances whose weights and KV move")
         self._config, self._loop, self._elastic = config, loop, elastic
         found = served(cluster.models)
-        fleets = {model: fleet_of(model, names, cluster, loop) for model, names in found.items()}
+        fleets = {
+            model: fleet_of(model, names, cluster, elastic, loop) for model, names in found.items()
+        }
         for fleet in fleets.values():
             fleet.others = [other for other in fleets.values() if other is not fleet]
         plane = NetworkPlane if config.parameters == "network" else CachedPlane
@@ -127,14 +126,15 @@ class BlitzScale:
             service.loads.host_lost(node)
 
 
-def fleet_of(model: str, names: Sequence[str], cluster: Cluster, loop: Loop) -> Fleet:
+def fleet_of(
+    model: str, names: Sequence[str], cluster: Cluster, elastic: ElasticCluster, loop: Loop
+) -> Fleet:
     """The slots of `model` that `place` asked for."""
-    assert cluster.elastic is not None
-    per_node = cluster.elastic.hardware.devices_per_node
-    placed = zip(cluster.elastic.instances, cluster.placements, strict=True)
+    per_node = elastic.hardware.devices_per_node
+    placed = zip(elastic.instances, cluster.placements, strict=True)
     slots = [
         Slot(each, model, tuple(at.devices), at.devices.start // per_node, loop)
         for each, at in placed
         if at.model in names
     ]
-    return Fleet(slots, cluster.elastic, cluster.profile, loop)
+    return Fleet(slots, elastic, cluster.profile, loop)

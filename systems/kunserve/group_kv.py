@@ -6,11 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from harness.clock import Event, Loop
 from harness.elastic.cluster import ElasticCluster
-from harness.elastic.instance import ElasticInstance
 from harness.request import Request
 from systems.kunserve.exchange import Held, exchange_moves
 from systems.kunserve.group import Stage, members
@@ -22,23 +21,18 @@ from systems.kunserve.transfers import Transfers
 class GroupKv:
     """The KV of all groups of a cluster.
 
-    by_name: the instances. retry_s: how long to wait before looking for room again. victims: how
+    retry_s: how long to wait before looking for room again. victims: how
     many requests are exchanged at a time while they stand still; 0: all requests run meanwhile, by
     remote attention. chunk_bytes: of one message on a link.
     """
 
     def __init__(
-        self,
-        cluster: ElasticCluster,
-        loop: Loop,
-        by_name: Mapping[str, ElasticInstance],
-        *,
-        retry_s: float,
-        victims: int,
-        chunk_bytes: int | None,
-    ) -> None:
-        self._cluster, self._loop, self._by_name = cluster, loop, by_name
-        self._retry_s, self.victims, self._chunk_bytes = retry_s, victims, chunk_bytes
+        self, cluster: ElasticCluster, loop: Loop, *, retry_s: float, victims: int = 0,
+        chunk_bytes: int | None = None,
+    ) -> None:  # fmt: skip
+        self.by_name = {instance.name: instance for instance in cluster.instances}
+        self._cluster, self._loop, self.retry_s = cluster, loop, retry_s
+        self.victims, self._chunk_bytes = victims, chunk_bytes
 
     def held(self, requests: Iterable[Request]) -> list[Held]:
         """The places of the KV of `requests`; a request without KV is left out. Pages are of one
@@ -51,11 +45,11 @@ class GroupKv:
             number = request.request_id
             where = [(at.name, groups) for at, groups in self._cluster.directory.where(request)]
             if not where:
-                every = self._by_name.items()
+                every = self.by_name.items()
                 where = [(n, m.kv.groups[number]) for n, m in every if number in m.kv.groups]
             places = [Stage(name, part) for name, groups in where for part in in_pieces(groups)]
             if places:
-                blocks = self._by_name[places[0].member].kv.held[number]
+                blocks = self.by_name[places[0].member].kv.held[number]
                 places.sort(key=lambda place: place.layers.start)
                 found.append(Held(number, blocks, tuple(places)))
         return found
@@ -117,14 +111,14 @@ class GroupKv:
         """Moves what is `wanted` between the server's members; returns the number of moves."""
         transfers = Transfers(
             server=server,
-            members={name: self._by_name[name] for name in members(server.group)},
+            members={name: self.by_name[name] for name in members(server.group)},
             cluster=self._cluster,
             loop=self._loop,
             wanted=wanted,
             stop=stop,
             purpose=purpose,
             chunk_bytes=self._chunk_bytes,
-            retry_s=self._retry_s,
+            retry_s=self.retry_s,
             patient=patient,
         )
         return await transfers.run()

@@ -32,33 +32,21 @@ DispatchLoad = Callable[[Load], Any]  # what compares loads; the least is the be
 class GroupManager:
     """Forms the groups of a cluster.
 
-    new_server: makes a group's server. load: by which groups are compared at dispatch. retry_s,
-    victims, chunk_bytes: as `GroupKv` has them. rates: for the choice of a source of weights.
+    new_server: makes a group's server. load: by which groups are compared at dispatch. rates: for
+    the choice of a source of weights.
     """
 
     def __init__(
-        self,
-        cluster: ElasticCluster,
-        loop: Loop,
-        new_server: NewServer,
-        load: DispatchLoad,
-        *,
-        retry_s: float,
-        victims: int = 0,
-        chunk_bytes: int | None = None,
-        rates: Rates = EQUAL_RATES,
-    ) -> None:
+        self, cluster: ElasticCluster, loop: Loop, kv: GroupKv, new_server: NewServer,
+        load: DispatchLoad, *, rates: Rates = EQUAL_RATES,
+    ) -> None:  # fmt: skip
         self.cluster, self.loop = cluster, loop
-        self.by_name = {instance.name: instance for instance in cluster.instances}
+        self.kv, self.by_name = kv, kv.by_name
         self.model = cluster.instances[0].model
         self.servers: list[Server] = []  # take new requests
         self.leaving: list[Server] = []  # pipelines whose members have all layers again
         self.jobs: dict[Server, tuple[Event, Task]] = {}  # exchange, restore or migration
-        self.rates, self.retry_s = rates, retry_s
-        self._new_server, self._load = new_server, load
-        self.kv = GroupKv(
-            cluster, loop, self.by_name, retry_s=retry_s, victims=victims, chunk_bytes=chunk_bytes
-        )
+        self.rates, self._new_server, self._load = rates, new_server, load
         self._unserved: deque[Request] = deque()  # wait while there is no server
 
     def dispatch(self, request: Request) -> None:

@@ -84,7 +84,7 @@ def _reachable(shapes: tuple[Shape, ...], most: int) -> dict[State, int]:
                 held = shapes[group][state[group]]
                 ends = _ends(reached[state], held, most)
                 if ends:
-                    after = _advanced(state, group)
+                    after = _moved(state, group, 1)
                     reached[after] = reached.get(after, 0) | ends
                     following[after] = None
         frontier = list(following)
@@ -102,8 +102,8 @@ def _next_groups(shapes: tuple[Shape, ...], state: State) -> list[int]:
     ]
 
 
-def _advanced(state: State, group: int) -> State:
-    return tuple(count + (i == group) for i, count in enumerate(state))
+def _moved(state: State, group: int, by: int) -> State:
+    return tuple(count + by * (i == group) for i, count in enumerate(state))
 
 
 def _ends(starts: int, held: range, most: int) -> int:
@@ -129,7 +129,7 @@ def _path(
             (abs(stop - start - ideal), group, start)
             for group in range(len(shapes))
             if state[group]
-            for before in [tuple(count - (i == group) for i, count in enumerate(state))]
+            for before in [_moved(state, group, -1)]
             for held in [shapes[group][state[group] - 1]]
             if held.stop >= stop and group in _next_groups(shapes, before)
             for start in range(max(held.start, stop - most), stop)
@@ -137,6 +137,6 @@ def _path(
         ]
         _, group, start = min(options)
         kept.append(Kept(group, state[group] - 1, range(start, stop)))
-        state = tuple(count - (i == group) for i, count in enumerate(state))
+        state = _moved(state, group, -1)
         stop = start
     return tuple(reversed(kept))

@@ -98,7 +98,7 @@ async def _load_all(manager: GroupManager, loads: Sequence[LayerLoad], stop: Eve
             kv.reserve(min(kv.free_pages, pages - kv.reserved.get(OWNER, 0)), OWNER)
             if kv.reserved.get(OWNER, 0) == pages:
                 break
-            await manager.loop.wait(stop, until=manager.loop.now + manager.retry_s)
+            await manager.loop.wait(stop, until=manager.loop.now + manager.kv.retry_s)
         kv.reserve(-kv.reserved.get(OWNER, 0), OWNER)
         try:
             if stop.is_set or not await manager.load(load, stop):

@@ -25,6 +25,7 @@ from systems.kunserve.config import KunServeConfig, check_instances
 from systems.kunserve.dispatcher import dispatch_load, redistribute
 from systems.kunserve.exchange import LinkProfile, check_chunk, chunk_bytes
 from systems.kunserve.group import Group, alone, members, names
+from systems.kunserve.group_kv import GroupKv
 from systems.kunserve.group_manager import GroupManager, whole_bytes
 from systems.kunserve.merge import merge
 from systems.kunserve.monitor import Decision, Monitor, Sample, queued_blocks, required_bytes
@@ -40,6 +41,7 @@ from systems.kunserve.plan import (
 from systems.kunserve.restore import restore
 from systems.kunserve.server import Server
 from systems.kunserve.weights import Rates
+from systems.serving.elastic import elastic_of
 
 ALL_REQUESTS = 2**31  # victims at a time
 
@@ -58,15 +60,11 @@ class KunServe:
         return [replace(p, elastic=Elastic(page_layers=1, kv_across=True)) for p in placements]
 
     def __init__(self, config: KunServeConfig, *, loop: Loop, cluster: Cluster) -> None:
-        if cluster.elastic is None:
-            raise ValueError(
-                "system kunserve needs instances whose weights and KV move: choose engine=torch or "
-                "engine=sim"
-            )
-        instances = cluster.elastic.instances
+        elastic = elastic_of(cluster, "kunserve needs instances whose weights and KV move")
+        instances = elastic.instances
         check_instances(config, instances)
         self._config, self._loop, self._cluster = config, loop, cluster
-        self._elastic, self._model = cluster.elastic, instances[0].model
+        self._elastic, self._model = elastic, instances[0].model
         self._artifact = config.variant == "artifact"
         self._page_bytes = instances[0].page_bytes * self._model.tp  # of all devices
         layouts = [instance.layout for instance in instances]
@@ -77,23 +75,20 @@ class KunServe:
             sizes = [config.artifact.group_size] * (len(instances) // config.artifact.group_size)
         self._parts = in_parts([each.name for each in instances], sizes)
         victims = ALL_REQUESTS if config.exchange == "blocking" else 0
-        self._manager = GroupManager(
-            cluster.elastic,
-            loop,
-            self._server,
-            dispatch_load,
-            retry_s=config.poll_s,
+        kv = GroupKv(
+            elastic, loop, retry_s=config.poll_s,
             victims=config.artifact.victims if self._artifact else victims,
             chunk_bytes=self._chunk_bytes(instances[0]),
-            rates=Rates(config.chunks.link_bytes_per_s, cluster.profile.pcie_bytes_per_s),
-        )
+        )  # fmt: skip
+        rates = Rates(config.chunks.link_bytes_per_s, cluster.profile.pcie_bytes_per_s)
+        self._manager = GroupManager(elastic, loop, kv, self._server, dispatch_load, rates=rates)
         self._monitors: dict[Server, Monitor] = {}
         self._standby = list(instances[len(instances) - config.standby :])
         self._lost: list[str] = []
         self._attention = Event(loop)
         self._num_arrived = 0
         self._rates: list[int] = []  # requests that arrived between polls
-        for host in cluster.elastic.hosts.values():
+        for host in elastic.hosts.values():
             try:
                 host.keep(self._model.name)  # §4.3, fault tolerance
             except RunError as error:
@@ -101,7 +96,7 @@ class KunServe:
                     f"system kunserve keeps a copy of the weights on each host: {error}; raise "
                     "hardware.host_memory_bytes"
                 ) from error
-        cluster.elastic.on_lost = self._on_lost
+        elastic.on_lost = self._on_lost
 
     def _chunk_bytes(self, instance: ElasticInstance) -> int:
         chunks, page = self._config.chunks, instance.page_bytes

@@ -17,7 +17,7 @@ from harness.elastic.instance import ElasticInstance
 from harness.request import Request
 from systems.kunserve.server import Server
 from systems.llumnix.freeness import freeness
-from systems.llumnix.migration import PairConfig, Running, paired, victim
+from systems.llumnix.migration import PairConfig, paired, victim
 from systems.serving.load import Load
 
 
@@ -36,27 +36,22 @@ class Migrations:
             source, target = by_name[pair.source], by_name[pair.target]
             if source in self._busy or target in self._busy:
                 continue
-            decoding = {r.request_id: r for r in source.running if r.decoding}
             blocks_for = source.executor.kv.blocks_for
-            chosen = victim(
-                [Running(r.request_id, blocks_for(r.known_tokens), r.priority)
-                 for r in decoding.values()]
-            )  # fmt: skip
-            if chosen is not None and self._stays_free(loads[target.name], chosen):
-                request = decoding[chosen.request_id]
+            request = victim([r for r in source.running if r.decoding], blocks_for)
+            if request is None:
+                continue
+            if self._stays_free(loads[target.name], blocks_for(request.known_tokens)):
                 self._busy |= {source, target}
                 self._loop.spawn(
                     self._migrate(request, source, target),
                     name=f"migration of request {request.request_id}",
                 )
 
-    def _stays_free(self, target: Load, request: Running) -> bool:
-        """Whether the target is still no source with the request: else it would send it back."""
-        with_it = replace(
-            target,
-            used_blocks=target.used_blocks + request.blocks,
-            num_running=target.num_running + 1,
-        )
+    def _stays_free(self, target: Load, blocks: int) -> bool:
+        """Whether the target is still no source with a request of so many blocks: else it would
+        send it back."""
+        used, running = target.used_blocks + blocks, target.num_running + 1
+        with_it = replace(target, used_blocks=used, num_running=running)
         return freeness(with_it) >= self._config.source_below
 
     async def _migrate(self, request: Request, source: Server, target: Server) -> None:

@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from harness.request import Request
 from systems.llumnix.freeness import freeness
 from systems.serving.load import Load
 
@@ -49,18 +50,14 @@ def paired(loads: Sequence[Load], config: PairConfig) -> list[Pair]:
     return [Pair(*pair) for pair in zip(sources, targets, strict=False)]
 
 
-class Running(NamedTuple):
-    """A running request."""
+def victim(decoding: Sequence[Request], blocks_for: Callable[[int], int]) -> Request | None:
+    """The request that migrates: the least important one, among equals the shortest; None if none
+    decodes. blocks_for: the KV blocks of so many tokens."""
 
-    request_id: int
-    blocks: int  # of KV in use
-    priority: int = 0  # higher is more important
+    def rank(request: Request) -> tuple[int, int, int]:
+        return request.priority, blocks_for(request.known_tokens), request.request_id
 
-
-def victim(running: Sequence[Running]) -> Running | None:
-    """The request that migrates: the least important one, among equals the shortest; None if no
-    request runs."""
-    return min(running, key=lambda r: (r.priority, r.blocks, r.request_id), default=None)
+    return min(decoding, key=rank, default=None)
 
 
 class QueuedMove(NamedTuple):

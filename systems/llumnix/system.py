@@ -20,6 +20,7 @@ from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, dedicated
 from harness.request import Request
 from systems.kunserve.group import Group, alone
+from systems.kunserve.group_kv import GroupKv
 from systems.kunserve.group_manager import GroupManager, whole_bytes
 from systems.kunserve.merge import equal_groups
 from systems.kunserve.plan import throughput_greedy
@@ -27,6 +28,7 @@ from systems.kunserve.server import Server
 from systems.llumnix.freeness import artifact_load
 from systems.llumnix.migrating import Migrations
 from systems.llumnix.migration import PairConfig, queued_moves
+from systems.serving.elastic import elastic_of
 from systems.serving.iteration import Limits
 
 VALID = {"mode": ("replication", "migration", "pipeline"), "variant": ("paper", "artifact")}
@@ -64,13 +66,9 @@ class Llumnix:
         return [replace(p, elastic=Elastic(page_layers=1)) for p in placements]
 
     def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
-        if cluster.elastic is None:
-            raise ValueError(
-                "system llumnix needs instances that can be a pipeline's stages: choose "
-                "engine=torch or engine=sim"
-            )
+        elastic = elastic_of(cluster, "llumnix needs instances that can be a pipeline's stages")
         self._config, self._loop = config, loop
-        instances = cluster.elastic.instances
+        instances = elastic.instances
         if len({instance.model.name for instance in instances}) > 1:
             raise ValueError("system llumnix serves one model: choose model_set=one")
         self._moves_running = config.mode == "migration" and config.variant == "paper"
@@ -80,15 +78,14 @@ class Llumnix:
             loop=loop,
             limits=config.limits,
             steps_beside=config.steps_beside,
-            last_block=cluster.elastic.directory.gated if self._moves_running else None,
+            last_block=elastic.directory.gated if self._moves_running else None,
         )
-        self._manager = GroupManager(
-            cluster.elastic, loop, new_server, artifact_load, retry_s=config.poll_s
-        )
-        self._migrations = Migrations(cluster.elastic, loop, config.pairs)
+        kv = GroupKv(elastic, loop, retry_s=config.poll_s)
+        self._manager = GroupManager(elastic, loop, kv, new_server, artifact_load)
+        self._migrations = Migrations(elastic, loop, config.pairs)
         self._groups = self._grouped(instances)
         self._lost: list[str] = []
-        cluster.elastic.on_lost = lambda instance: self._lost.append(instance.name)
+        elastic.on_lost = lambda instance: self._lost.append(instance.name)
 
     def _grouped(self, instances: Sequence[ElasticInstance]) -> list[Group]:
         model, names = instances[0].model, [instance.name for instance in instances]

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.request import Request
 from systems.llumnix.freeness import freeness
 from systems.llumnix.migration import (
     Pair,
     PairConfig,
     QueuedMove,
-    Running,
     paired,
     queued_moves,
     victim,
@@ -40,9 +40,13 @@ def test_the_least_free_goes_with_the_freest() -> None:
 
 
 def test_the_least_important_and_shortest_migrates() -> None:
-    running = [Running(0, 3, 1), Running(1, 9), Running(2, 5)]
-    assert victim(running) == Running(2, 5)
-    assert victim([]) is None
+    sizes = {0: (30, 1), 1: (90, 0), 2: (50, 0)}  # prompt tokens, priority
+    running = [
+        Request(number, 0.0, "m", tokens, 9, priority=priority)
+        for number, (tokens, priority) in sizes.items()
+    ]
+    assert victim(running, lambda tokens: -(-tokens // 16)) is running[2]
+    assert victim([], int) is None
 
 
 def test_kunserves_code_moves_the_shortest_queued() -> None:
