@@ -18,6 +18,12 @@ def require(holds: object, sentence: str) -> None:
         raise UsageError(sentence)
 
 
+def refuse(sentences: Mapping[str, object]) -> None:
+    """Raises UsageError with the first of `sentences` that is true of a configuration."""
+    for sentence, is_true in sentences.items():
+        require(not is_true, sentence)
+
+
 def at_least(config: Any, least: float, where: str, *names: str) -> None:
     """Requires `names` to be at least `least`. None is no value, and may stand for any."""
     for name in names:

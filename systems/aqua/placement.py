@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
+from harness.configuration.checks import refuse
 from harness.configuration.config import typed
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
@@ -84,16 +85,14 @@ def _check_devices(group: GroupOf, *, several: bool) -> None:
     borrowing = sum(spec.tp for spec in group.consumers)
     lending = sum(spec.tp for spec in group.lenders)
     names = ", ".join(spec.name for spec in group.lenders)
-    if len(group.consumers) > 1 and borrowing > lending:
-        raise UsageError(
-            f"system.pairs: {len(group.consumers)} consumers on {borrowing} devices borrow of "
-            f"{names}, which has tp={lending}; a device lends to one consumer's"
-        )
-    if several and borrowing != lending:
-        raise UsageError(
-            f"system.pairs: {group.consumers[0].name} on {borrowing} devices borrows of {names} "
-            f"on {lending}; valid: a lender's device for each of its shards"
-        )
+    one = group.consumers[0].name
+    refuse({
+        f"system.pairs: {len(group.consumers)} consumers on {borrowing} devices borrow of {names}, "
+        f"which has tp={lending}; a device lends to one consumer's":
+            len(group.consumers) > 1 and borrowing > lending,
+        f"system.pairs: {one} on {borrowing} devices borrows of {names} on {lending}; valid: a "
+        "lender's device for each of its shards": several and borrowing != lending,
+    })  # fmt: skip
 
 
 def split(config: AquaConfig, instances: Sequence[Each]) -> list[tuple[list[Each], list[Each]]]:

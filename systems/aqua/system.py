@@ -23,7 +23,7 @@ from harness.elastic.kv_store import KvStore
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement
 from harness.request import Request
-from systems.aqua.config import AquaConfig, ShardLender
+from systems.aqua.config import AquaConfig
 from systems.aqua.coordinator.client import Remote, open_coordinator
 from systems.aqua.coordinator.topology import Device, Topology
 from systems.aqua.leases import Leases
@@ -63,16 +63,14 @@ class Aqua:
         self._groups: list[tuple[list[Pair], list[Lender]]] = []
         for number, (consumers, producers) in enumerate(groups):
             pairs: list[Pair] = []
-            told: Sequence[ShardLender | None] | None = None
-            if config.pairs is not None:
-                told = config.pairs[number].lenders
+            told = config.pairs[number].lenders if config.pairs else None
             lenders = [
                 Lender(
                     config, self._elastic, producer, own, self._leases, loop,
                     partial(self._lender_died, pairs), lends,
                 )
                 for producer, own, lends in zip(
-                    producers, borrowed[number], told or [None], strict=True
+                    producers, borrowed[number], told or (None,), strict=True
                 )
             ]  # fmt: skip
             for k, consumer in enumerate(consumers):

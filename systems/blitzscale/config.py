@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.configuration.checks import at_least, require
+from harness.configuration.checks import at_least, positive, require, words
 from systems.blitzscale.instances import Role
 
 CHOICES = {
@@ -13,7 +13,6 @@ CHOICES = {
     "scheduler": ("overlap", "best_effort", "ilp", "ilp_free"),
     "spares": ("near", "spread"),
 }
-ABOVE = {"interval_s": 0, "window_s": 0, "drain_s": 0, "live_slo_s": 0, "significant_growth": 1}
 AT_LEAST_1 = ("instances", "max_prefills", "max_decodes", "batch_tokens", "live_batches")
 ROUNDING = 1e-9  # shares such as 0.7 have no exact float
 
@@ -88,6 +87,9 @@ class VariantConfig:
     ttl_s: float  # of the host cache
     in_flight: InFlight | None  # batches under way at once in a live pair; null: no bound
 
+    def __post_init__(self) -> None:
+        at_least(self, 0, "system.variants", "timeout_s", "null_s", "ttl_s")
+
 
 @dataclass(kw_only=True, slots=True)
 class Config:
@@ -124,25 +126,13 @@ class Config:
     variants: dict[str, VariantConfig]
 
     def __post_init__(self) -> None:
-        for name, valid in CHOICES.items():
-            value = getattr(self, name)
-            require(
-                value in valid, f"system.{name}={value} is unknown; choose {' or '.join(valid)}"
-            )
-        for name, bound in ABOVE.items():
-            value = getattr(self, name)
-            require(value > bound, f"system.{name}={value} must be above {bound}")
-        at_least(self, 0, "system", "min_prefills", "min_decodes")
+        words(self, "system", CHOICES)
+        positive(self, "system", "interval_s", "window_s", "drain_s", "live_slo_s")
+        growth = self.significant_growth
+        require(growth > 1, f"system.significant_growth={growth} must be above 1")
+        at_least(self, 0, "system", "min_prefills", "min_decodes", "ttl_s", "ilp_solving_s")
         at_least(self, 1, "system", *AT_LEAST_1)
         self._check_no_instances()
-        times_s = {
-            "ttl_s": self.cache_ttl_s,
-            "timeout_s": self.chosen.timeout_s,
-            "null_s": self.chosen.null_s,
-            "ilp_solving_s": self.ilp_solving_s,
-        }
-        for name, time_s in times_s.items():
-            require(time_s >= 0, f"{name}={time_s} must be at least 0")
         if self.colocation:
             self._check_colocation()
         require(
@@ -166,16 +156,17 @@ class Config:
 
     def _check_no_instances(self) -> None:
         """A model may have no instance of either role, but not of one role alone."""
-        for name, other in (("min_prefills", "min_decodes"), ("min_decodes", "min_prefills")):
-            if getattr(self, name) == 0:
+        least = {"min_prefills": self.min_prefills, "min_decodes": self.min_decodes}
+        for name in [name for name, count in least.items() if count == 0]:
+            require(
+                self.variant == "paper",
+                f"system.{name}=0 needs system.variant=paper, not {self.variant}",
+            )
+            for other, count in least.items():
                 require(
-                    self.variant == "paper",
-                    f"system.{name}=0 needs system.variant=paper, not {self.variant}",
-                )
-                require(
-                    self.colocation or getattr(self, other) == 0,
-                    f"system.{name}=0 needs system.{other}=0, not {getattr(self, other)}: a model "
-                    "has instances of both roles, or none",
+                    self.colocation or count == 0,
+                    f"system.{name}=0 needs system.{other}=0, not {count}: a model has instances "
+                    "of both roles, or none",
                 )
 
     @property

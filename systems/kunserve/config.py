@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.configuration.checks import at_least, positive, words
+from harness.configuration.checks import at_least, positive, refuse, words
 from harness.elastic.instance import ElasticInstance
 from systems.kunserve.artifact import ArtifactConfig
 from systems.kunserve.monitor import MonitorConfig
@@ -63,79 +63,48 @@ class KunServeConfig:
         at_least(self, 1, "system", "steps_beside")
         at_least(self, 0, "system", "standby")
         at_least(self, 2, "system", "max_group_size")
-        if any(size < 1 for size in self.groups or ()):
-            raise ValueError(f"system.groups={self.groups} must have sizes of at least 1")
-        if self.variant == "artifact" and self.groups is not None:
-            raise ValueError(
-                f"system.groups={self.groups} is for variant=paper: with variant=artifact each "
-                "group has system.artifact.group_size instances"
-            )
-        self._check_sizes()
-        if self.groups is not None and self.plan != "throughput":
-            raise ValueError(
-                f"system.plan={self.plan} has no effect with system.groups={self.groups}, which is "
-                "the plan"
-            )
-        if self.variant == "artifact" and self.exchange == "blocking":
-            raise ValueError(
-                "system.exchange=blocking is an ablation of variant=paper: with variant=artifact "
-                "victims always wait for their KV"
-            )
-        if self.variant == "artifact" and self.plan not in ("throughput", "none"):
-            raise ValueError(
-                f"system.plan={self.plan} is for variant=paper: with variant=artifact each group "
-                "has system.artifact.group_size instances, or with system.plan=none nothing is "
-                "dropped"
-            )
-        if self.variant == "artifact" and self.standby:
-            raise ValueError(
-                f"system.standby={self.standby} is for variant=paper: the public code drops and "
-                "never starts an instance"
-            )
-
-    def _check_sizes(self) -> None:
-        """Raises ValueError if sizes that are set exceed `max_group_size`."""
-        key, set_sizes = "groups", self.groups or []
-        if self.variant == "artifact":
-            key, set_sizes = "artifact.group_size", [self.artifact.group_size]
-        most = self.max_group_size
-        if most is not None and any(size > most for size in set_sizes):
-            raise ValueError(
-                f"system.{key} makes groups of {max(set_sizes)} instances, and "
-                f"system.max_group_size={most} allows {most}: set system.max_group_size=null"
-            )
+        artifact, chosen = self.variant == "artifact", self.groups is not None
+        key, sizes = "groups", self.groups or []
+        if artifact:
+            key, sizes = "artifact.group_size", [self.artifact.group_size]
+        most, largest = self.max_group_size, max(sizes, default=0)
+        refuse({
+            f"system.groups={self.groups} must have sizes of at least 1":
+                any(size < 1 for size in self.groups or ()),
+            f"system.groups={self.groups} is for variant=paper: with variant=artifact each group "
+            "has system.artifact.group_size instances": artifact and chosen,
+            f"system.{key} makes groups of {largest} instances, and system.max_group_size={most} "
+            f"allows {most}: set system.max_group_size=null": most is not None and largest > most,
+            f"system.plan={self.plan} has no effect with system.groups={self.groups}, which is the "
+            "plan": chosen and self.plan != "throughput",
+            "system.exchange=blocking is an ablation of variant=paper: with variant=artifact "
+            "victims always wait for their KV": artifact and self.exchange == "blocking",
+            f"system.plan={self.plan} is for variant=paper: with variant=artifact each group has "
+            "system.artifact.group_size instances, or with system.plan=none nothing is dropped":
+                artifact and self.plan not in ("throughput", "none"),
+            f"system.standby={self.standby} is for variant=paper: the public code drops and never "
+            "starts an instance": artifact and self.standby,
+        })  # fmt: skip
 
 
 def check_instances(config: KunServeConfig, instances: Sequence[ElasticInstance]) -> None:
-    """Raises ValueError if these instances cannot drop parameters as configured."""
-    serving = len(instances) - config.standby
-    if serving < 2:
-        beside = f" beside {config.standby} on standby" if config.standby else ""
-        raise ValueError(
-            f"system kunserve needs at least two instances of a model and has {serving}{beside}: "
-            "raise hardware.num_devices"
-        )
-    if config.groups is not None and sum(config.groups) != serving:
-        raise ValueError(
-            f"system.groups={config.groups} has {sum(config.groups)} instances; there are {serving}"
-        )
-    if config.plan == "exhaustive" and len(instances) > EXHAUSTIVE_LIMIT:
-        raise ValueError(
-            f"system.plan=exhaustive is for up to {EXHAUSTIVE_LIMIT} instances; there are "
-            f"{len(instances)}"
-        )
+    """Raises UsageError if these instances cannot drop parameters as configured."""
+    serving, standby = len(instances) - config.standby, config.standby
+    beside = f" beside {standby} on standby" if standby else ""
     models = sorted({instance.model.name for instance in instances})
     widths = sorted({instance.model.tp for instance in instances})
-    if len(models) > 1 or len(widths) > 1:
-        raise ValueError(
-            f"system kunserve serves one model with one tp, not {', '.join(models)} with tp "
-            f"{', '.join(map(str, widths))}: choose model_set=one"
-        )
     size, layers = config.artifact.group_size, instances[0].model.num_layers
-    if config.variant == "artifact" and (
-        len(instances) % size or size > min(len(instances), layers)
-    ):
-        raise ValueError(
-            f"system.artifact.group_size={size} must divide the {len(instances)} instances and be "
-            f"at most {layers}, the model's layers"
-        )
+    divides = not len(instances) % size and size <= min(len(instances), layers)
+    refuse({
+        f"system kunserve needs at least two instances of a model and has {serving}{beside}: "
+        "raise hardware.num_devices": serving < 2,
+        f"system.groups={config.groups} has {sum(config.groups or [])} instances; there are "
+        f"{serving}": config.groups is not None and sum(config.groups) != serving,
+        f"system.plan=exhaustive is for up to {EXHAUSTIVE_LIMIT} instances; there are "
+        f"{len(instances)}": config.plan == "exhaustive" and len(instances) > EXHAUSTIVE_LIMIT,
+        f"system kunserve serves one model with one tp, not {', '.join(models)} with tp "
+        f"{', '.join(map(str, widths))}: choose model_set=one":
+            len(models) > 1 or len(widths) > 1,
+        f"system.artifact.group_size={size} must divide the {len(instances)} instances and be at "
+        f"most {layers}, the model's layers": config.variant == "artifact" and not divides,
+    })  # fmt: skip

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
+from harness.configuration.checks import refuse
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
@@ -121,20 +122,16 @@ def plugin(config: AquaConfig, coordinator_url: str | None, num_lenders: int = 0
 
 def require_plain(config: AquaConfig) -> None:
     """Raises UsageError for what the plug-in cannot do."""
-    if config.variant != "paper":
-        raise UsageError(f"variant={config.variant}; valid: paper, with engine=vllm")
-    if config.consumer.streams:
-        raise UsageError(
-            "KV streamed by layer (system.consumer.streams) is not in vLLM's plug-in: choose "
-            "engine=sim"
-        )
-    if config.max_num_seqs > config.scheduler.batch_tokens:
-        raise UsageError(
-            f"system.max_num_seqs={config.max_num_seqs}; valid in vLLM: at most "
-            f"system.scheduler.batch_tokens, {config.scheduler.batch_tokens}"
-        )
-    if config.variants["paper"].scheduler.dirty_only:
-        raise UsageError("dirty_only=true; valid: false, since vLLM's plug-in pages all blocks")
+    seqs, tokens = config.max_num_seqs, config.scheduler.batch_tokens
+    refuse({
+        f"variant={config.variant}; valid: paper, with engine=vllm": config.variant != "paper",
+        "KV streamed by layer (system.consumer.streams) is not in vLLM's plug-in: choose "
+        "engine=sim": config.consumer.streams,
+        f"system.max_num_seqs={seqs}; valid in vLLM: at most system.scheduler.batch_tokens, "
+        f"{tokens}": seqs > tokens,
+        "dirty_only=true; valid: false, since vLLM's plug-in pages all blocks":
+            config.variants["paper"].scheduler.dirty_only,
+    })  # fmt: skip
 
 
 def require_vllm() -> None:

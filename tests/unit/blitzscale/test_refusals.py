@@ -17,9 +17,9 @@ QUICK = ("+system=blitzscale", "+workload=burstgpt", "engine=sim", "workload.num
     [
         (
             ["system.scheduler=new"],
-            "scheduler=new is unknown; choose overlap or best_effort or ilp or ilp_free",
+            "scheduler=new is unknown; valid: overlap, best_effort, ilp, ilp_free",
         ),
-        (["system.spares=far"], "system.spares=far is unknown; choose near or spread"),
+        (["system.spares=far"], "system.spares=far is unknown; valid: near, spread"),
         (
             ["system.variants.paper.decode={lower: 0.9, upper: 0.5}"],
             "bounds lower=0.9, upper=0.5 must be 0 < lower < upper <= 1",
@@ -28,8 +28,8 @@ QUICK = ("+system=blitzscale", "+workload=burstgpt", "engine=sim", "workload.num
             ["system.min_prefills=3", "system.max_prefills=2"],
             "system.max_prefills=2 must be at least system.min_prefills=3",
         ),
-        (["system.ttl_s=-1"], "error: system: ttl_s=-1.0 must be at least 0"),
-        (["system.ilp_solving_s=-1"], "ilp_solving_s=-1.0 must be at least 0"),
+        (["system.ttl_s=-1"], "error: system: system.ttl_s=-1 must be at least 0"),
+        (["system.ilp_solving_s=-1"], "system.ilp_solving_s=-1 must be at least 0"),
         (["system.live_batches=0"], "system.live_batches=0 must be at least 1"),
         (
             ["system.variants.paper.in_flight={most: 1, least: 2, step_s: 1}"],
