@@ -45,19 +45,14 @@ class PageTables:
     def reconcile(self, requests: Iterable[Request]) -> None:
         """Has `ids` agree with the pool for `requests`, and takes back what is released."""
         for request_id in [r for r in self.ids if r not in self._pool.held]:
-            self._drop(request_id, tuple(self.ids[request_id]))
+            self._trim(request_id)
         short = []
         for request in requests:
             request_id = request.request_id
-            groups = self._pool.groups.get(request_id, ())
-            mine = self.ids.setdefault(request_id, {})
-            self._drop(request_id, tuple(g for g in mine if g not in groups))
-            mine = self.ids.setdefault(request_id, {})
-            held = self._pool.held.get(request_id, 0)
-            for group in groups:
+            self._trim(request_id)
+            mine, held = self.ids.setdefault(request_id, {}), self._pool.held.get(request_id, 0)
+            for group in self._pool.groups.get(request_id, ()):
                 pages = mine.setdefault(group, [])
-                while len(pages) > held:
-                    self._give_back(pages.pop())
                 if len(pages) < held:
                     short.append((pages, held))
         if sum(held - len(pages) for pages, held in short) > len(self._free):
@@ -67,15 +62,23 @@ class PageTables:
                 pages.append(heapq.heappop(self._free))
 
     def _take_back(self) -> None:
-        """What any request holds no longer by the counts: groups that have moved away, blocks of
-        steps that were not taken. No batch uses them, or they would be counted."""
-        for request_id, mine in list(self.ids.items()):
-            held = self._pool.held[request_id]
-            groups = self._pool.groups[request_id]
-            for pages in mine.values():
-                while len(pages) > held:
-                    self._give_back(pages.pop())
-            self._drop(request_id, tuple(group for group in mine if group not in groups))
+        """What any request holds no longer by the counts. No batch uses it, or it would be
+        counted."""
+        for request_id in list(self.ids):
+            self._trim(request_id)
+
+    def _trim(self, request_id: int) -> None:
+        """Takes back groups of the request that have moved away, and blocks of steps that were not
+        taken."""
+        mine, held = self.ids.get(request_id, {}), self._pool.held.get(request_id, 0)
+        groups = self._pool.groups.get(request_id, ())
+        for group, pages in list(mine.items()):
+            while len(pages) > (held if group in groups else 0):
+                self._give_back(pages.pop())
+            if group not in groups:
+                del mine[group]
+        if not mine:
+            self.ids.pop(request_id, None)
 
     def spans(
         self, copies: Sequence[KvCopy], groups: Groups, target: PageTables, page_bytes: int
@@ -119,8 +122,6 @@ class PageTables:
 
     def compact(self, request_ids: Collection[int], page_bytes: int) -> list[Span]:
         """The copies that get the requests' blocks to ids that may be used."""
-        for request_id in [r for r in self.ids if r not in self._pool.held]:
-            self._drop(request_id, tuple(self.ids[request_id]))
         self._take_back()
         spans = []
         for request_id in self.ids.keys() & request_ids:
@@ -151,14 +152,6 @@ class PageTables:
         """Raises AssertionError where a page is lost or held twice."""
         used = [p for mine in self.ids.values() for ids in mine.values() for p in ids]
         assert sorted(used + self._free) == sorted(self._pages)
-
-    def _drop(self, request_id: int, groups: Groups) -> None:
-        mine = self.ids[request_id]
-        for group in groups:
-            for page in mine.pop(group):
-                self._give_back(page)
-        if not mine:
-            del self.ids[request_id]
 
     def _give_back(self, page: int) -> None:
         if page in self._pages:

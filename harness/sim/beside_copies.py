@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 
 from harness.cost.model import CostModel
 from harness.device.location import Location, Place, members
@@ -17,35 +18,26 @@ from harness.device.location import Location, Place, members
 SMALL = 0.02  # of the memory's bandwidth
 
 
-class BesideCopies:
-    """`cost`: by the rivals (`harness.cost.law.Part`) that copies amount to."""
+def beside_copies(
+    bytes_per_s: float, cost: Callable[[float], CostModel], use: Callable[[CostModel], None],
+    interrupt: Callable[[], None],
+) -> Callable[[Place, float], None]:  # fmt: skip
+    """What is to be told that copies of so many bytes/s more on each device of a place begin or,
+    below 0, end. `cost`: by the rivals (`harness.cost.law.Part`) that copies amount to."""
+    copied_bytes_per_s = defaultdict[Location, float](float)
+    cost_of, now = cache(cost), 0.0
 
-    def __init__(
-        self, bytes_per_s: float, cost: Callable[[float], CostModel],
-        use: Callable[[CostModel], None], interrupt: Callable[[], None],
-    ) -> None:  # fmt: skip
-        self._bytes_per_s, self._cost, self._use, self._interrupt = (
-            bytes_per_s,
-            cost,
-            use,
-            interrupt,
-        )
-        self._copied_bytes_per_s = defaultdict[Location, float](float)
-        self._rivals = 0.0
-        self._costs: dict[float, CostModel] = {}
-
-    def change(self, place: Place, bytes_per_s: float) -> None:
-        """Copies of so much on each device of `place` begin or, below 0, end."""
+    def change(place: Place, more_bytes_per_s: float) -> None:
+        nonlocal now
         for device in members(place):
-            self._copied_bytes_per_s[device] += bytes_per_s
-        found = rivals(max(self._copied_bytes_per_s.values()) / self._bytes_per_s)
-        if found == self._rivals:
-            return
-        self._rivals = found
-        if found not in self._costs:
-            self._costs[found] = self._cost(found)
-        self._use(self._costs[found])
-        self._interrupt()
+            copied_bytes_per_s[device] += more_bytes_per_s
+        found = rivals(max(copied_bytes_per_s.values()) / bytes_per_s)
+        if found != now:
+            now = found
+            use(cost_of(found))
+            interrupt()
+
+    return change
 
 
 def rivals(share: float) -> float:

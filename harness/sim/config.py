@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.configuration.checks import at_least, require
-from harness.cost.served import EngineCosts
+from harness.cost.hardware import Hardware
+from harness.cost.law import WHOLE, Part
+from harness.cost.model import CostModel
+from harness.cost.served import EngineCosts, cost_model
+from harness.model_spec import ModelSpec
 from harness.pooled.plan import PoolConfig
 
 
@@ -49,3 +53,7 @@ class SimConfig:
             require(0 <= value <= 1, f"engine.{name} must be in [0, 1], got {value}")
         notice_s = self.loss_notice_s
         require(notice_s >= 0, f"engine.loss_notice_s={notice_s} must be at least 0")
+
+    def cost(self, model: ModelSpec, hardware: Hardware, part: Part = WHOLE) -> CostModel:
+        """What iterations of `model`, or of a part of it, take."""
+        return cost_model(model, hardware, self.costs, part, launch=self.launch_overhead)

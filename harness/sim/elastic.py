@@ -7,7 +7,6 @@ from functools import partial
 
 from harness.cost.law import Part
 from harness.cost.model import CostModel
-from harness.cost.served import cost_model
 from harness.device.location import hbm
 from harness.device.topology import Topology
 from harness.elastic.cluster import ElasticCluster
@@ -21,7 +20,7 @@ from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, spec_of
-from harness.sim.beside_copies import BesideCopies
+from harness.sim.beside_copies import beside_copies
 from harness.sim.config import SimConfig
 from harness.sim.fabric import SimFabric
 from harness.sim.instance import SimInstance
@@ -63,18 +62,18 @@ class SimElastic:
         memory = Memory(name, places[0] if len(places) == 1 else tuple(places))
         resident = range(model.num_layers) if elastic.resident is None else elastic.resident
         instance = ElasticInstance(memory, layout, shared, resident)
-        cost = partial(cost_model, model, hardware, config.costs, launch=config.launch_overhead)
+        cost = partial(config.cost, model, hardware)
         runner = SimInstance(name, model, instance.kv, cost(), self._loop, self._recorder)
         runner.died = partial(self.fabric.require, name)
         instance.runner = runner
         self._runners.append(runner)
         if config.copies_take_bandwidth:
-            self.fabric.beside[name] = BesideCopies(
+            self.fabric.beside[name] = beside_copies(
                 self._achieved_bytes_per_s,
-                lambda rivals: cost(part=Part(rivals=rivals)),
+                lambda rivals: cost(Part(rivals=rivals)),
                 runner.use,
                 instance.interrupt_all,
-            ).change
+            )
         return instance
 
     def _memory_bytes(self, model: ModelSpec, placement: Placement) -> int:
@@ -97,7 +96,6 @@ class SimElastic:
         """The cost model of a part of the layers, with so much of an iteration's constants."""
         key = model.name, num_layers, constants
         if key not in self._costs:
-            config, part = self._config, Part(num_layers, constants=constants)
-            hardware, launch = self._experiment.hardware, config.launch_overhead
-            self._costs[key] = cost_model(model, hardware, config.costs, part, launch=launch)
+            part = Part(num_layers, constants=constants)
+            self._costs[key] = self._config.cost(model, self._experiment.hardware, part)
         return self._costs[key]

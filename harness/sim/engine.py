@@ -14,7 +14,6 @@ from harness.cost.hardware import Hardware
 from harness.cost.law import Part
 from harness.cost.model import CostModel
 from harness.cost.profile import HardwareProfile
-from harness.cost.served import cost_model
 from harness.cost.streamed import StreamedCost, streamed_layers
 from harness.device.caching_pool import CachingPool
 from harness.device.location import hbm
@@ -73,9 +72,11 @@ class SimEngine:
         blocks = self._kv_blocks(model, hardware, placement.memory_share)
         blocks += placement.gained_bytes // (self._config.block_tokens * model.kv_bytes_per_token)
         rivals = self._config.memory_contention * neighbours(placement, experiment.placements)
+        shares = placement.compute_share, placement.prefill_compute_share
+        parts = [Part(compute_share=share, rivals=rivals) for share in shares]
         costs = [
-            streamed(self._cost(model, hardware, share, rivals), placement, model, hardware)
-            for share in (placement.compute_share, placement.prefill_compute_share)
+            streamed(self._config.cost(model, hardware, part), placement, model, hardware)
+            for part in parts
         ]
         kv = CachingPool(blocks, self._config.block_tokens)
         loop, recorder = experiment.loop, experiment.recorder
@@ -89,7 +90,7 @@ class SimEngine:
         specs, block_tokens = list(experiment.models.values()), self._config.block_tokens
         plan = plan_memory(specs, hardware.memory_bytes, config, block_tokens)
         network = Network(loop, Topology(hardware))
-        cost = cache(lambda spec: self._cost(spec, hardware))
+        cost = cache(lambda spec: self._config.cost(spec, hardware))
         devices = []
         for name, placement in placed:
             gpus = [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices]
@@ -125,19 +126,12 @@ class SimEngine:
             ),
         }
 
-    def _cost(
-        self, model: ModelSpec, hardware: Hardware, compute_share: float = 1.0, rivals: float = 0.0
-    ) -> CostModel:
-        config = self._config
-        part = Part(compute_share=compute_share, rivals=rivals)
-        return cost_model(model, hardware, config.costs, part, launch=config.launch_overhead)
-
     def _sources(self, experiment: Experiment) -> dict[str, str]:
         """Tells where each model's step times come from: measured, device law or datasheet; of a
         profile with costs of its own, what its device's silicon was learned from."""
         specs = {spec.name: spec for spec in experiment.models.values()}
         return {
-            name: self._cost(spec, experiment.hardware).source
+            name: self._config.cost(spec, experiment.hardware).source
             for name, spec in sorted(specs.items())
         }
 

@@ -82,10 +82,13 @@ class VllmSystem:
         )
         self._loop, self._drop = loop, cluster.drop
         instances, self._replicas = self._serving(config, limits, cluster, order)
-        self._backends: dict[str, Sequence[Backend]] = {
+        self._routed: dict[str, list[Replica]] = {
             name: [r for r, i in zip(self._replicas, instances, strict=True) if i.model is m]
-            or [endpoint for endpoint in cluster.endpoints if name in endpoint.models]
             for name, m in cluster.models.items()
+        }
+        self._backends: dict[str, Sequence[Backend]] = {
+            name: replicas or [each for each in cluster.endpoints if name in each.models]
+            for name, replicas in self._routed.items()
         }
         for name, backends in self._backends.items():
             if not backends:
@@ -100,10 +103,6 @@ class VllmSystem:
                 f"system.router={config.router} looks at instances that this harness runs: choose "
                 "engine=torch or engine=sim"
             )
-        self._routed: dict[str, list[Replica]] = {
-            name: [r for r, i in zip(self._replicas, instances, strict=True) if i.model is m]
-            for name, m in cluster.models.items()
-        }
 
     def _serving(
         self, config: VllmConfig, limits: Limits, cluster: Cluster, order: Order | None

@@ -23,7 +23,7 @@ from harness.errors import RunError, UsageError
 from harness.placement import Demand, Elastic, Placement
 from harness.records.record import Recorder
 from harness.running.testbed import Bed
-from harness.sim.beside_copies import BesideCopies
+from harness.sim.beside_copies import beside_copies
 from systems.aqua.system import Aqua
 from tests.aqua import Asked, Kill, lent_stores, moved, serve, system
 from tests.elastic import check, hardware, spec
@@ -208,16 +208,16 @@ def test_a_part_is_of_some_devices(tmp_path: Path) -> None:
 def test_a_group_waits_for_its_slowest_device_alone() -> None:
     used: list[CostModel] = []
     costs: dict[float, Any] = defaultdict(object)
-    beside = BesideCopies(1e12, lambda rivals: costs[rivals], used.append, lambda: None)
+    change = beside_copies(1e12, lambda rivals: costs[rivals], used.append, lambda: None)
     both = hbm(0, 0), hbm(0, 1)
-    beside.change(both[0], 2e11)
-    beside.change(both[1], 2e11)  # as much on another one: no slower
+    change(both[0], 2e11)
+    change(both[1], 2e11)  # as much on another one: no slower
     assert used == [costs[0.25]]
-    beside.change(both, 2e11)
-    beside.change(both[0], -2e11)  # the other one has as much as before
+    change(both, 2e11)
+    change(both[0], -2e11)  # the other one has as much as before
     assert used == [costs[0.25], costs[round(0.4 / 0.6, 6)]]
-    beside.change(both, -2e11)
-    beside.change(both[1], -2e11)
+    change(both, -2e11)
+    change(both[1], -2e11)
     assert used[2:] == [costs[0.25], costs[0.0]]
 
 
