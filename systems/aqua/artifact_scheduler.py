@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from systems.aqua.prompt import Limits, Prompt, Slice, refuse_what_never_fits
+from systems.aqua.prompt import Limits, Prompt, Slice
 
 
 def due(iterations: int, chosen: Slice, prompts: Sequence[Prompt], limits: Limits) -> bool:
@@ -27,10 +27,9 @@ def due(iterations: int, chosen: Slice, prompts: Sequence[Prompt], limits: Limit
 def choose(prompts: Sequence[Prompt], limits: Limits) -> Slice:
     """The next slice. A slice of admissions is not `fair`, and does not restart the count of k.
 
-    A prompt longer than `limits.batch_tokens` is prefilled alone. Raises ValueError for a prompt
-    that could never run to its end on this device.
+    A prompt longer than `limits.batch_tokens` is prefilled alone. Each prompt fits on the device by
+    itself, to its end.
     """
-    refuse_what_never_fits(prompts, limits)
     waiting = sorted((p for p in prompts if not p.decoding), key=lambda p: p.arrival)
     running = sorted((p for p in prompts if p.decoding), key=lambda p: p.arrival)
     if waiting:

@@ -8,9 +8,8 @@ from typing import Any
 from harness.configuration.checks import one_of, positive, require
 from systems.aqua.coordinator.coordinator import check_timeout
 from systems.aqua.informer import InformerConfig, InformerVariant, Informing
-from systems.aqua.paging import falls_back
+from systems.aqua.paging import COPIES, FALLBACKS
 
-COPIES = ("gathered", "by_block")
 SWAP_SPACES = ("neighbour", "dram")
 
 
@@ -23,7 +22,7 @@ class SchedulerVariant:
     def __post_init__(self) -> None:
         k = self.slice_iterations
         require(k >= 1, f"slice_iterations={k} (k) must be at least 1")
-        falls_back([], self.fcfs_when_in_dram)  # raises for an unknown rule
+        one_of(self.fcfs_when_in_dram, FALLBACKS, "fcfs_when_in_dram")
 
 
 @dataclass(kw_only=True, slots=True)

@@ -18,16 +18,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from systems.aqua.prompt import Limits, Prompt, Slice, refuse_what_never_fits
+from systems.aqua.prompt import Limits, Prompt, Slice
 
 
 def choose(prompts: Sequence[Prompt], limits: Limits, *, fcfs: bool = False) -> Slice:
-    """The next slice.
-
-    fcfs: paged-out KV is in DRAM, so no prompt is preempted for fairness. Raises ValueError for a
-    prompt that could never run to its end on this device.
-    """
-    refuse_what_never_fits(prompts, limits)
+    """The next slice. fcfs: paged-out KV is in DRAM, so no prompt is preempted for fairness. Each
+    prompt fits on the device by itself, to its end."""
     if fcfs or not contended(prompts, limits):
         return in_order_of_arrival(prompts, limits)
     return fair(prompts, limits)

@@ -18,7 +18,6 @@ from harness.clock import Loop
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.device_layout import DeviceLayout
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.kv_store import KvStore
 from harness.errors import InstanceLost, UsageError
 from harness.request import Batch, Request
 from systems.aqua import informer
@@ -198,10 +197,6 @@ class Lender(Replica):
                 loan.leases[borrower.place] = lease
             self.lent.append(loan)
 
-    def _stores(self, loan: Loan) -> list[KvStore]:
-        """The stores of a loan's leases. Their pages are of the borrowers' sizes."""
-        return [self._leases.stores[lease] for lease in loan.leases.values()]
-
     async def _take_home(self) -> None:
         """Takes home loans that were asked back and all of whose leases are empty: their bytes are
         the replica's again."""
@@ -217,9 +212,9 @@ class Lender(Replica):
             self._arrivals_s.popleft()
         lent = 0  # bytes of each device
         for loan in self.lent:
-            if not loan.asked_back:
-                sizes = [store.kv.num_pages * store.page_bytes for store in self._stores(loan)]
-                lent += max(sizes)
+            if not loan.asked_back:  # pages are of the borrowers' sizes
+                stores = [self._leases.stores[lease] for lease in loan.leases.values()]
+                lent += max(store.kv.num_pages * store.page_bytes for store in stores)
         return Load(
             pending_requests=len(self.waiting),
             rate_per_s=len(self._arrivals_s) / self._config.rate_window_s,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from systems.aqua.prompt import Prompt, Slice
 
-FALLBACKS = ("never", "any", "all")
+COPIES = ("gathered", "by_block")
+FALLBACKS = ("never", "any", "all")  # fcfs_when_in_dram
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,8 +49,6 @@ def falls_back(in_dram: Sequence[bool], rule: str) -> bool:
 
     in_dram: of each AQUA TENSOR of paged prompts. The paper does not say whether one tensor
     suffices: `rule` is any or all, or never (vLLM + CFS over DRAM, the baseline)."""
-    if rule not in FALLBACKS:
-        raise ValueError(f"fcfs_when_in_dram={rule} is unknown; valid: {', '.join(FALLBACKS)}")
     if rule == "never" or not in_dram:
         return False
     return any(in_dram) if rule == "any" else all(in_dram)

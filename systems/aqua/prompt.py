@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, fields
 
 
@@ -104,14 +104,3 @@ class Slice:
     def members(self) -> tuple[Hashable, ...]:
         """All ids."""
         return self.prefills + self.decodes
-
-
-def refuse_what_never_fits(prompts: Sequence[Prompt], limits: Limits) -> None:
-    """Raises ValueError for a prompt that outgrows the device before it ends."""
-    for prompt in prompts:
-        needed = limits.blocks(prompt.final_tokens)
-        if needed > limits.num_blocks:
-            raise ValueError(
-                f"request {prompt.request_id} needs {needed} KV blocks at its end; valid: at most "
-                f"{limits.num_blocks}"
-            )

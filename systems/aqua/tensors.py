@@ -49,8 +49,6 @@ class Tensors:
         return name in self._tensors
 
     def __getitem__(self, name: Hashable) -> Tensor:
-        if name not in self._tensors:
-            raise KeyError(f"no tensor {name}")
         return self._tensors[name]
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -68,19 +66,13 @@ class Tensors:
 
     def add(self, tensor: Tensor) -> bool:
         """Adds the tensor. False, and no change, if it is to be in DRAM, which has no room."""
-        if tensor.name in self._tensors:
-            raise ValueError(f"tensor {tensor.name} is allocated already")
-        if tensor.num_bytes < 1:
-            raise ValueError(f"tensor {tensor.name} has {tensor.num_bytes} bytes; valid: 1 or more")
         if not self.fits(tensor.num_bytes, tensor.lease):
             return False
         self._tensors[tensor.name] = tensor
         return True
 
     def free(self, name: Hashable) -> Tensor:
-        tensor = self[name]
-        del self._tensors[name]
-        return tensor
+        return self._tensors.pop(name)
 
     def lose(self, lease: str) -> list[Tensor]:
         """Removes and returns the tensors of a lease that is gone with its producer."""

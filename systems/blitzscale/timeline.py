@@ -16,24 +16,13 @@ from systems.blitzscale.zigzag import Queued, left_to_source, source_next, targe
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class PairTimes:
-    """An overloaded instance (source), one that loads (target), and the batches that wait.
-
-    Raises ValueError if the lengths of the fields do not fit, or if layers are out of order.
-    """
+    """An overloaded instance (source), one that loads (target), and the batches that wait."""
 
     num_layers: int
     layer_s: tuple[float, ...]  # time of a layer, for each batch: §5.4 weighs it by its tokens
-    ready_s: tuple[float, ...]  # when each layer is at the target
+    ready_s: tuple[float, ...]  # when each layer is at the target; they arrive in order
     source_free_s: float = 0.0  # when the source ends its present batch
     hop_s: tuple[float, ...] = ()  # time of each batch's activations to the source; empty: 0
-
-    def __post_init__(self) -> None:
-        if self.hop_s and len(self.hop_s) != len(self.layer_s):
-            raise ValueError(f"{len(self.hop_s)} hops for {len(self.layer_s)} batches")
-        if len(self.ready_s) != self.num_layers:
-            raise ValueError(f"{len(self.ready_s)} times for {self.num_layers} layers")
-        if list(self.ready_s) != sorted(self.ready_s):
-            raise ValueError("ready_s must ascend: layers arrive in order")
 
     def loaded(self, now_s: float) -> int:
         """How many layers are at the target."""

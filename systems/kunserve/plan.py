@@ -208,11 +208,8 @@ def recover(groups: Sequence[Group], dead: str) -> list[Group]:
     survivors close the gap with the fewest layers loaded, and the next plan starts from there.
 
     The dead member's layers go to its two neighbours in the pipeline, so that these are as equally
-    long as possible. An instance that was alone leaves no gap. Raises ValueError if `dead` is in no
-    group.
+    long as possible. An instance that was alone leaves no gap.
     """
-    if all(dead not in members(group) for group in groups):
-        raise ValueError(f"{dead} is in no group")
     after = []
     for group in groups:
         if dead not in members(group):

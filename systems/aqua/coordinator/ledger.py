@@ -29,7 +29,7 @@ class Refused(ValueError):
 
 
 unknown, conflict = partial(Refused, 404), partial(Refused, 409)
-gone, invalid = partial(Refused, GONE), partial(Refused, 422)
+gone = partial(Refused, GONE)
 
 
 @dataclass(slots=True)

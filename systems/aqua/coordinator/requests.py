@@ -4,6 +4,7 @@ A holder is a process that serves on a device. Callers choose the names of holde
 allocations. Every request can be sent again without harm: a lease only shrinks, and a name that has
 ended never comes back, so a late copy changes nothing. `check` raises Refused, with the reason, and
 changes nothing; `make` makes what `check` allows. Requests are plain data, written to the journal.
+Sizes are positive: the endpoints check them, and who asks within a run counts whole blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from systems.aqua.coordinator.ledger import (
     Ledger,
     conflict,
     gone,
-    invalid,
     unknown,
 )
 
@@ -84,7 +84,6 @@ class Offer:
 
     def check(self, ledger: Ledger) -> None:
         ledger.check_holder(self.holder)
-        check_at_least("num_bytes", self.num_bytes, 1)
         if self.lease in ledger.ended_leases:
             raise gone(f"lease {self.lease} has ended: offer under a new name")
         if self.lease in ledger.leases:
@@ -115,7 +114,6 @@ class Reclaim:
 
     def check(self, ledger: Ledger) -> None:
         ledger.check_holder(self.holder)
-        check_at_least("keep_bytes", self.keep_bytes, 0)
         if ledger.ended_leases.get(self.lease) == self.holder and not self.keep_bytes:
             return  # a copy of the request that ended it
         lease = ledger.lease(self.lease)
@@ -143,7 +141,6 @@ class Allocate:
 
     def check(self, ledger: Ledger) -> None:
         ledger.check_holder(self.holder)
-        check_at_least("num_bytes", self.num_bytes, 1)
         if self.allocation in ledger.ended_allocations:
             raise gone(f"allocation {self.allocation} has ended: choose a new name")
         known = ledger.allocations.get(self.allocation)
@@ -182,11 +179,6 @@ class Free:
 
     def make(self, ledger: Ledger) -> None:
         ledger.free(self.allocation)
-
-
-def check_at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise invalid(f"{name}={value}; valid: at least {least}")
 
 
 Change = Join | Leave | Offer | Reclaim | Allocate | Free

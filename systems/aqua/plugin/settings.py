@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from systems.aqua.paging import FALLBACKS
-
-COPIES = ("gathered", "by_block")
+from systems.aqua.paging import COPIES, FALLBACKS
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

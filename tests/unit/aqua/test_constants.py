@@ -11,7 +11,7 @@ from harness.configuration.config import typed
 from harness.configuration.options import plain
 from systems.aqua.coordinator.coordinator import check_timeout
 from systems.aqua.informer import InformerConfig
-from systems.aqua.paging import falls_back
+from systems.aqua.paging import FALLBACKS
 from systems.aqua.placer.assignment import Servers
 from systems.aqua.profiler.stable_rate import RateConfig
 from systems.aqua.prompt import Limits
@@ -30,7 +30,7 @@ def test_the_parts_take_their_constants(variant: str) -> None:
     own = every["variants"][variant]
     typed(every["informer"] | own["informer"], InformerConfig, "informer")
     scheduler = every["scheduler"] | own["scheduler"]
-    assert not falls_back([], scheduler["fcfs_when_in_dram"])
+    assert scheduler["fcfs_when_in_dram"] in FALLBACKS
     Limits(
         batch_tokens=scheduler["batch_tokens"],
         slice_iterations=scheduler["slice_iterations"],

@@ -6,7 +6,6 @@ from collections import deque
 from dataclasses import replace
 from itertools import product
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,11 +85,6 @@ def test_in_dram_nobody_is_preempted() -> None:
     asked = [decode(0, 9, 0 + 1), decode(1, 9, 1), *on_device]
     assert choose(asked, LIMITS, fcfs=True) == Slice((), (2, 3, 4, 5), fair=False)
     assert choose(asked, LIMITS).members == (0, 1, 2, 3)
-
-
-def test_a_prompt_that_never_fits_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"request 7 needs 13 KV blocks at its end; valid: .* 12"):
-        choose([prefill(7, 48, 0, output=5)], LIMITS)
 
 
 def test_a_slice_ends_after_k_iterations_or_with_a_request() -> None:

@@ -111,13 +111,10 @@ def test_a_lease_within_memory() -> None:
 
 def test_wrong_input() -> None:
     found = ledger(Offer("l", "p", 50), Allocate("a", "c", 30))
-    refused(found, Offer("m", "p", 0), 422, "num_bytes=0; valid: at least 1")
     refused(found, Offer("m", "nobody", 1), 404, "no holder nobody")
     refused(found, Offer("l", "p", 51), 409, "lease l is one of 50 bytes")
-    refused(found, Reclaim("l", "p", -1), 422, "keep_bytes=-1")
     refused(found, Reclaim("l", "c", 1), 409, "lease l is p's")
     refused(found, Reclaim("m", "p", 1), 404, "no lease m")
-    refused(found, Allocate("b", "c", -5), 422, "num_bytes=-5")
     refused(found, Allocate("a", "c", 31), 409, "allocation a is one of 30")
     refused(found, Free("b", "c"), 404, "no allocation b")
     refused(found, Free("a", "p"), 409, "allocation a is c's")
@@ -161,12 +158,12 @@ def test_pairs_that_cannot_be(pairs: dict[str, str], reason: str) -> None:
 
 holders = st.sampled_from(["p", "c", "x", "y"])
 names = st.sampled_from(["1", "2", "3", "4"])
-sizes = st.integers(-5, 120)
+sizes = st.integers(1, 120)
 changes = st.one_of(
     st.builds(Join, holders, st.sampled_from(["gpu0", "gpu1", "gpu2", "gpu3"])),
     st.builds(Leave, holders),
     st.builds(Offer, names, holders, sizes),
-    st.builds(Reclaim, names, holders, sizes),
+    st.builds(Reclaim, names, holders, st.integers(0, 120)),
     st.builds(Allocate, names, holders, sizes),
     st.builds(Free, names, holders),
 )

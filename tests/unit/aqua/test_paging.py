@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from systems.aqua.config import SchedulerVariant
 from systems.aqua.paging import blocks_out, falls_back, paging
 from systems.aqua.prompt import Slice
 from tests.unit.aqua.test_fair_scheduler import decode, prefill
@@ -44,4 +45,4 @@ def test_fcfs_where_tensors_lie_in_dram() -> None:
     assert not falls_back([], "any")
     assert not falls_back([], "all")
     with pytest.raises(ValueError, match="fcfs_when_in_dram=some is unknown; valid: never, any"):
-        falls_back([], "some")
+        SchedulerVariant(slice_iterations=1, dirty_only=False, fcfs_when_in_dram="some")

@@ -9,13 +9,10 @@ from hypothesis import strategies as st
 
 from harness.elastic.pipeline import remote_attention_bytes
 from systems.kunserve.exchange import (
-    Held,
     LinkProfile,
     check_chunk,
     chunk_bytes,
-    exchange_moves,
 )
-from systems.kunserve.group import Stage, alone
 from tests.unit.kunserve.cluster import (
     GROUPS,
     SLOT_BYTES,
@@ -48,12 +45,6 @@ def test_every_kv_moves_once_to_where_its_weights_are(
         moved(places, move)
     weights = {layer: s.member for s in cluster.merged for layer in s.layers}
     assert all(member == weights[layer] for (_, layer), member in places.items())
-
-
-def test_a_request_outside_the_group_is_told() -> None:
-    held = Held(7, 1, (Stage("a", range(2)), Stage("z", range(2, 4))))
-    with pytest.raises(ValueError, match="request 7 has KV at z"):
-        exchange_moves([held], alone("a", 4))
 
 
 def test_kv_and_activations_as_in_the_paper() -> None:
