@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
+from harness.configuration.checks import at_least, positive
+
 BASES = ("device law", "datasheet")
 MAX_DEVICES = 65_536  # each is an instance of some kB, and a simulated one tens of events a second
 
@@ -130,17 +132,14 @@ class Hardware:
     silicon: Silicon | None = None  # null: not known, as of a CPU
 
     def __post_init__(self) -> None:
-        positive = (
+        above_0 = (
             "num_devices", "devices_per_node", "memory_bytes", "memory_bandwidth_bytes_per_s",
             "dense_flop_per_s", "pcie_peak_bytes_per_s", "pcie_bytes_per_s",
             "gpus_per_pcie_switch", "leaf_oversubscription",
         )  # fmt: skip
-        check_constants(asdict(self), above_0=positive)
-        for name in ("devices_per_ssd", "devices_per_domain", "devices_per_leaf"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1, or null")
-        if self.peer_bytes_per_s is not None and not self.peer_bytes_per_s > 0:
-            raise ValueError(f"peer_bytes_per_s={self.peer_bytes_per_s} must be above 0, or null")
+        check_constants(asdict(self), above_0=above_0)
+        at_least(self, 1, "", "devices_per_ssd", "devices_per_domain", "devices_per_leaf")
+        positive(self, "", "peer_bytes_per_s")
         for name in ("num_devices", "devices_per_node", "gpus_per_pcie_switch"):
             if getattr(self, name) > MAX_DEVICES:
                 raise ValueError(f"{name}={getattr(self, name)} must be at most {MAX_DEVICES}")

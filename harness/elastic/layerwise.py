@@ -64,6 +64,11 @@ def _check_next(executed: int, instance: ElasticInstance, layers: range) -> None
         raise RunError(f"{instance.name}: a batch needs layers that are not here: {missing}")
 
 
+def _no_owner(request: Request) -> str:
+    """Names no owner: the request's KV has no reservation."""
+    return ""
+
+
 class LayerwiseBatch:
     """A batch of prompts whose KV is nowhere yet."""
 
@@ -84,10 +89,7 @@ class LayerwiseBatch:
         return self._over[-1] if self._over else None
 
     def reserve(
-        self,
-        instance: ElasticInstance,
-        layers: range,
-        owner: Callable[[Request], str] = lambda _: "",
+        self, instance: ElasticInstance, layers: range, owner: Callable[[Request], str] = _no_owner
     ) -> bool:
         """Takes room for the KV of `layers` on `instance`, which is to run them next. `owner`:
         whose reservation there a request's KV uses first. False, and no change: there is none."""

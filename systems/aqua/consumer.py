@@ -24,11 +24,6 @@ from systems.aqua.turn import Turn
 OnDeath = Callable[[Sequence[Request]], None]
 
 
-def kv_blocks(config: AquaConfig, consumer: ElasticInstance) -> int:
-    """The number of blocks of the consumer's KV memory that it uses."""
-    return max(1, int(config.consumer.kv_share * consumer.kv.num_blocks))
-
-
 class Consumer:
     """The serving loop of a consumer. `on_death`: called once with the requests that are left, of
     which nothing is computed."""
@@ -38,7 +33,8 @@ class Consumer:
         on_death: OnDeath,
     ) -> None:  # fmt: skip
         self.instance, self.swap, self._loop, self._on_death = instance, swap, loop, on_death
-        self.num_blocks = kv_blocks(config, instance)  # blocks of the longest request it serves
+        # Blocks that it uses of its KV memory: of the longest request that it serves.
+        self.num_blocks = max(1, int(config.consumer.kv_share * instance.kv.num_blocks))
         unused = instance.kv.num_blocks - self.num_blocks
         instance.kv.reserve(unused * len(instance.kv.all_groups), "not the consumer's")
         limits = Limits(
