@@ -110,7 +110,7 @@ def _forker() -> Iterator[Forker]:
 def forked_workers(_forker: Forker) -> Iterator[None]:
     """For tests of what workers compute, not of how they start."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.engine.launcher.start", _forker.start)
+        patch.setattr("harness.engine.host.start", _forker.start)
         yield
 
 

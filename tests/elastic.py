@@ -140,3 +140,9 @@ def undisturbed(made: Bed) -> dict[int, list[int]]:
 
 def generated(made: Bed) -> dict[int, list[int]]:
     return {r.request_id: made.tokens(r) for r in made.requests if r.finished}
+
+
+def host_file(cluster: Any, name: str) -> int:
+    """The number, in this process, of a file that stands for a live node's DRAM."""
+    number: int = cluster._executors._workers.launcher._host.files[name]
+    return number

@@ -74,7 +74,7 @@ class Forker:
         self, words: Sequence[str], files: Sequence[int], log: BinaryIO,
         environment: Mapping[str, str],
     ) -> Any:  # fmt: skip
-        """As harness.engine.launcher.start."""
+        """As harness.engine.host.start."""
         sys.audit("subprocess.Popen", sys.executable, [sys.executable, "-m", *words], None, None)
         if self._socket is None:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

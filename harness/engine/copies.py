@@ -8,9 +8,8 @@ both have stopped reading.
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -20,9 +19,10 @@ import torch
 from harness.elastic.fabric import Span
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.cuda import finish
-from harness.engine.mesh import Mesh, PeerLost
+from harness.engine.mesh import Mesh
+from harness.engine.node_files import NodeFile
 from harness.engine.paced_links import LinkPath, PacedLinks
-from harness.engine.transport import Header, of_kind
+from harness.engine.transport import Header, PeerLost, of_kind
 
 Move = Callable[[Header, int, int, int], None]  # from, to, bytes
 
@@ -31,16 +31,18 @@ class Copies:
     """The copies that a worker makes. `memory`: this worker's, as bytes."""
 
     def __init__(
-        self, loop: CommandLoop, memory: torch.Tensor, mesh: Mesh, links: PacedLinks
-    ) -> None:
+        self, loop: CommandLoop, memory: torch.Tensor, files: Mapping[str, NodeFile], mesh: Mesh,
+        links: PacedLinks,
+    ) -> None:  # fmt: skip
         self._loop, self._memory, self._mesh, self._links = loop, memory, mesh, links
+        self._files = files
         self._acks: dict[int, str] = {}  # copy -> the peer whose word it waits for
         self._lock = threading.Lock()  # streams and peers' threads use it
         self.in_streams: dict[str, Work] = {
             "push": self._push, "relocate": self._relocate,
             "pull": partial(self._copy, self.read_chunk),  # from a file
             "save": partial(self._copy, self._write_chunk),  # to a file
-            "between": partial(self._copy, self._copy_chunk),  # files of a host
+            "between": partial(self._copy, self._copy_chunk),  # files
         }  # fmt: skip
 
     def _copy(self, move: Move, header: Header) -> None:
@@ -62,25 +64,19 @@ class Copies:
         self._mesh.send(header["to"], {"op": "bytes", "at": target}, content)
 
     def read_chunk(self, header: Header, source: int, target: int, size: int) -> None:
-        read = 0
-        while read < size:
-            content = bytearray(os.pread(header["file"], size - read, source + read))
-            if not content:
-                raise EOFError(f"a file ends {size - read} bytes before its layer")
-            part = torch.frombuffer(content, dtype=torch.uint8)
-            self._memory[target + read : target + read + len(content)].copy_(part)
-            read += len(content)
+        content = bytearray(size)
+        self._files[header["file"]].read(memoryview(content), source)
+        part = torch.frombuffer(content, dtype=torch.uint8)
+        self._memory[target : target + size].copy_(part)
 
     def _write_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         content = self._memory[source : source + size].cpu().numpy().data
-        written = 0
-        while written < size:
-            written += os.pwrite(header["file"], content[written:], target + written)
+        self._files[header["file"]].write(content, target)
 
     def _copy_chunk(self, header: Header, source: int, target: int, size: int) -> None:
-        content = os.pread(header["file"], size, source)
-        if os.pwrite(header["to_file"], content, target) != size:
-            raise OSError(f"{size} bytes could not be copied from file to file")
+        content = memoryview(bytearray(size))
+        self._files[header["file"]].read(content, source)
+        self._files[header["to_file"]].write(content, target)
 
     def _chunks(self, header: Header, move: Move) -> bool:
         """Moves all of the spans, chunk by chunk, at the links' pace. False: broken off."""

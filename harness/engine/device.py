@@ -11,7 +11,7 @@ from harness.cost.profile import HardwareProfile
 from harness.device.location import Location
 from harness.engine.block_tables import SlabTables
 from harness.engine.commands import Commands
-from harness.engine.host_memory import NODE, HostMemory
+from harness.engine.host_memory import HostMemory, kv_file
 from harness.engine.instance import LiveRun, TorchInstance
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
@@ -24,16 +24,15 @@ from harness.pooled.plan import MemoryPlan
 
 
 class TorchDevice:
-    """`spawn(anew)` starts a worker process and tells it its setup; anew: after a restart."""
-
-    node = NODE
+    """`spawn(anew)` starts a worker process on `node` and tells it its setup; anew: after a
+    restart."""
 
     def __init__(
-        self, spawn: Callable[[bool], WorkerProcess], start_timeout_s: float,
+        self, node: int, spawn: Callable[[bool], WorkerProcess], start_timeout_s: float,
         experiment: Experiment, memory: HostMemory, plan: MemoryPlan, book: TokenBook,
     ) -> None:  # fmt: skip
         assert isinstance(experiment.loop, WallLoop), "make_loop() made it"
-        self._spawn, self._start_timeout_s = spawn, start_timeout_s
+        self.node, self._spawn, self._start_timeout_s = node, spawn, start_timeout_s
         self._models, self._memory, self._plan = experiment.models, memory, plan
         profile = HardwareProfile(experiment.hardware)
         self._loop = experiment.loop
@@ -75,7 +74,7 @@ class TorchDevice:
         }  # fmt: skip
         complete: bool = (await self._commands.call(command, stop=stop))["complete"]
         if complete:
-            self._memory.cached.add(model)
+            self._memory.filled(model, self.node)
         return complete
 
     async def relocate(self, model: str, from_bytes: int, to_bytes: int) -> None:
@@ -120,7 +119,8 @@ class TorchDevice:
     async def _copy(self, op: str, copy: KvCopy) -> None:
         block_bytes = self._models[copy.model].kv_bytes_per_token * self._plan.block_tokens
         blocks = block_bytes, list(copy.device_offsets), list(copy.host_offsets)
-        await self._commands.call({"op": op, "stream": op, "blocks": blocks})
+        far = None if copy.node == self.node else kv_file(copy.node)
+        await self._commands.call({"op": op, "stream": op, "blocks": blocks, "far": far})
 
     async def _beside(self, function: Callable[[], object]) -> None:
         """Calls `function`, which may take seconds, while the loop goes on."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from itertools import combinations
 from math import inf
 from typing import Any
 
@@ -23,9 +23,7 @@ from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
 from harness.engine.device_share import gpu_share_bytes
 from harness.engine.fabric import LinkTable, TorchFabric
-from harness.engine.host_memory import disk_file, memory_file
-from harness.engine.launcher import LocalLauncher
-from harness.engine.paced_links import PacedLinks
+from harness.engine.paced_links import PacedLinks, table_bytes
 from harness.engine.pipeline import TorchLayerwise, TorchPipeline
 from harness.engine.worker_process import WorkerProcess
 from harness.engine.workers import Workers
@@ -80,34 +78,30 @@ class TorchElastic:
     def __init__(self, workers: Workers, config: TorchConfig, experiment: Experiment) -> None:
         loop = experiment.loop
         assert isinstance(loop, WallLoop), "make_loop() made it"
-        assert isinstance(workers.launcher, LocalLauncher), "checked before"
         self._workers, self._config, self._experiment = workers, config, experiment
         self._loop, self._book = loop, workers.book
-        self._files = self._open_files()
-        places = self._places()
-        links = LinkTable(Topology(experiment.hardware), places, config.elastic.paced)
-        self._links_file = PacedLinks.new_file(len(links))
-        workers.stack.callback(os.close, self._links_file)
-        self._fabric = TorchFabric(
-            loop, links, PacedLinks(self._links_file, len(links)), self._files,
-            config.elastic.chunk_bytes, workers.launcher.connect,
-        )  # fmt: skip
+        links = LinkTable(Topology(experiment.hardware), self._places(), config.elastic.paced)
+        self._files = self._node_files()
+        numbers = workers.launcher.open(self._files, {"links": table_bytes(len(links))})
+        table = PacedLinks(numbers["links"], len(links)) if numbers else None
+        self._fabric = TorchFabric(loop, links, table, config.elastic.chunk_bytes)
         self._shared = Shared(loop, experiment.recorder, self._fabric, KvDirectory(loop))
         self._start()
 
     def _start(self) -> None:
         experiment, stack = self._experiment, self._workers.stack
-        files = [*self._files.values(), self._links_file]
         started: list[tuple[WorkerProcess, ElasticInstance]] = []
         for index, placement in enumerate(experiment.placements):
             instance = self._instance(f"torch-{index}", placement)
             setup = self._setup(index, placement, instance)
-            worker = self._workers.start(index, setup, files, has_peers=True)
+            worker = self._workers.start(index, setup, has_peers=True)
             stack.callback(worker.close)
             started.append((worker, instance))
         self._answers = self._workers.answers([worker for worker, _ in started])
+        for (one, _), (other, _) in combinations(started, 2):
+            self._workers.launcher.connect(one.name, other.name)
         for worker, instance in started:
-            self._fabric.join(worker.name, Commands(worker, self._loop))
+            self._fabric.join(instance.memory, Commands(worker, self._loop))
             whole = self.pipeline([(instance, range(instance.model.num_layers))])
             instance.runner = TorchRunner(instance, whole, self._shared)
         self.victims = [Processes(worker.name, self._loop, worker.pids) for worker, _ in started]
@@ -142,7 +136,7 @@ class TorchElastic:
             "layout": (layout.memory_bytes, layout.block_tokens, layout.page_layers),
             "resident": sorted(instance.resident),
             "write": self._weight_files(instance.model.name) if first else [],
-            "links_file": self._links_file, "num_links": len(self._fabric.links),
+            "num_links": len(self._fabric.links),
         }  # fmt: skip
 
     def _instance(self, name: str, placement: Placement) -> ElasticInstance:
@@ -172,16 +166,15 @@ class TorchElastic:
             places += [dram(node), ssd(node)]
         return places
 
-    def _open_files(self) -> dict[str, int]:
-        """Opens each node's copy of each model in DRAM and on SSD, and each node's KV in DRAM."""
-        files: dict[str, int] = {}
-        stack, host_kv_bytes = self._workers.stack, self._config.elastic.host_kv_bytes
-        for node in range(self._experiment.hardware.num_nodes):
-            files[f"dram{node}:kv"] = memory_file(stack, "kv", host_kv_bytes)
-            for name in {spec.name for spec in self._experiment.models.values()}:
-                files[f"dram{node}:{name}"] = memory_file(stack, name, 0)
-                files[f"ssd{node}:{name}"] = disk_file(stack, self._experiment.run_dir)
-        return files
+    def _node_files(self) -> list[dict[str, int | None]]:
+        """Each node's copy of each model in DRAM and on SSD, and its KV in DRAM."""
+        models = {spec.name for spec in self._experiment.models.values()}
+        return [
+            {f"dram{node}:kv": self._config.elastic.host_kv_bytes}
+            | {f"dram{node}:{name}": 0 for name in models}
+            | {f"ssd{node}:{name}": None for name in models}
+            for node in range(self._experiment.hardware.num_nodes)
+        ]
 
-    def _weight_files(self, model: str) -> list[int]:
-        return [file for name, file in self._files.items() if name.endswith(f":{model}")]
+    def _weight_files(self, model: str) -> list[str]:
+        return [name for files in self._files for name in files if name.endswith(f":{model}")]

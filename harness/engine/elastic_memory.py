@@ -8,6 +8,7 @@ the harness (`mesh`).
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 
 from harness.elastic.device_layout import DeviceLayout
 from harness.engine.attention_choice import kernels_of
@@ -20,6 +21,7 @@ from harness.engine.layer_loads import LayerLoads
 from harness.engine.layout import write_elastic
 from harness.engine.mesh import Mesh, Peers
 from harness.engine.model import TransformerDecoder
+from harness.engine.node_files import NodeFile, number_of
 from harness.engine.paced_links import PacedLinks
 from harness.engine.runner import Runner
 from harness.engine.transport import Header, of_kind
@@ -31,7 +33,10 @@ class ElasticMemory:
     """The contents of an elastic worker's device. `invitations`: the socket over which the harness
     hands out connections to peers."""
 
-    def __init__(self, loop: CommandLoop, setup: Header, invitations: socket.socket) -> None:
+    def __init__(
+        self, loop: CommandLoop, setup: Header, files: Mapping[str, NodeFile],
+        invitations: socket.socket,
+    ) -> None:  # fmt: skip
         self._loop = loop
         device, config = loop.device, setup["config"].elastic
         spec = of_kind(ModelSpec, setup["spec"])
@@ -39,9 +44,9 @@ class ElasticMemory:
         kernels = kernels_of(setup["config"].attention, spec, device)
         self._buffer = buffer = DeviceBuffer(layout, device, kernels.linear)
         if setup["write"]:
-            write_elastic(spec, setup["write"])
+            write_elastic(spec, [files[name] for name in setup["write"]])
         buffer.fill(setup["resident"])
-        links = PacedLinks(setup["links_file"], setup["num_links"])
+        links = PacedLinks(number_of(files["links"]), setup["num_links"])
         self._mesh = mesh = Mesh(invitations, self._on_peer, self._on_lost, loop.fail)
         runner = Runner(
             spec,
@@ -52,7 +57,7 @@ class ElasticMemory:
         )
         peers = Peers(mesh, links, loop.stream, runner.dtype, device)
         self._in_flight = InFlight(setup["name"], runner, config, loop, peers)
-        self._copies = Copies(loop, buffer.bytes, mesh, links)
+        self._copies = Copies(loop, buffer.bytes, files, mesh, links)
         self._loads = LayerLoads(loop, buffer, self._copies, mesh, self._in_flight.arrivals)
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
             warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
@@ -74,8 +79,7 @@ class ElasticMemory:
     def _lost(self, header: Header) -> None:
         """A peer has died. Pages that it was sending to may be given to others by the next
         command: until then its bytes are read to their end."""
-        if header["connected"]:
-            self._mesh.wait_for_end(header["name"])
+        self._mesh.wait_for_end(header["name"])
 
     def _on_peer(self, name: str, header: Header, payload: bytearray) -> None:
         """Handles a peer's message, on the peer's thread."""

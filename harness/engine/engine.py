@@ -1,4 +1,4 @@
-"""engine=torch: a worker process per instance, on the CPUs or GPUs of this host.
+"""engine=torch: a worker process per instance, on the CPUs or GPUs of this host or of several.
 
 Instances that serve one model for good are brought up here, those that models take turns on in
 `harness.engine.pool`.
@@ -18,7 +18,6 @@ from harness.device.caching_pool import CachingPool
 from harness.device.processes import Processes
 from harness.engine import attention_choice
 from harness.engine.block_tables import BlockTables
-from harness.engine.clock_offset import ClockOffset
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
 from harness.engine.device_share import gpu_share_bytes
@@ -27,7 +26,7 @@ from harness.engine.hf_config import check_config
 from harness.engine.instance import LiveRun, TorchInstance
 from harness.engine.launcher import Launcher, LocalLauncher
 from harness.engine.pool import TorchPool
-from harness.engine.ray_launcher import RayLauncher
+from harness.engine.ray_launcher import ray_launcher
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
@@ -45,7 +44,7 @@ class TorchEngine:
     def __init__(self, config: TorchConfig) -> None:
         self._config = config
         self._resolved: dict[str, Any] = {}
-        self._clocks: list[ClockOffset] = []  # of dedicated instances' workers
+        self._workers: Workers
 
     def make_loop(self) -> WallLoop:
         return WallLoop()
@@ -53,8 +52,7 @@ class TorchEngine:
     def resolved(self) -> dict[str, Any]:
         if self._config.cluster == "local":
             return self._resolved
-        clocks = [{"offset_s": one.offset_s, "error_s": one.error_s} for one in self._clocks]
-        return self._resolved | {"clocks": clocks}
+        return self._resolved | {"clocks": self._workers.clocks()}
 
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
@@ -72,32 +70,29 @@ class TorchEngine:
             f"starting {len(placements)} torch workers, device {self._config.device}"
         )
         with ExitStack() as stack:
-            workers = Workers(stack, self._launcher(stack, experiment), self._config, experiment)
+            launcher = self._launcher(stack, experiment)
+            self._workers = workers = Workers(stack, launcher, self._config, experiment)
             if any(placement.elastic for placement in placements):
                 elastic = TorchElastic(workers, self._config, experiment)
                 self._resolved = elastic.resolved()
-                yield experiment.cluster(elastic=elastic.cluster, victims=elastic.victims)
+                cluster = experiment.cluster(elastic=elastic.cluster, victims=elastic.victims)
             elif all(placement.model is None for placement in placements):
                 cluster, self._resolved = TorchPool(workers, self._config, experiment).ready()
-                yield cluster
             else:
                 instances = self._dedicated(workers, experiment)
                 victims = [
                     Processes(one.name, experiment.loop, one.pids, one.may_fail)
                     for one in instances
-                    if self._config.cluster == "local"
                 ]
-                yield experiment.cluster(instances=instances, victims=victims)
+                cluster = experiment.cluster(instances=instances, victims=victims)
+            if self._config.cluster == "ray":
+                cluster.victims = ()  # their processes are not this host's
+            yield cluster
 
     def _launcher(self, stack: ExitStack, experiment: Experiment) -> Launcher:
         if self._config.cluster == "local":
-            return LocalLauncher(stack)
-        if any(each.model is None or each.elastic for each in experiment.placements):
-            raise UsageError(
-                "engine.cluster=ray runs systems whose instances have their models for good, and "
-                "this one's share memory on a node: choose another system, or engine.cluster=local"
-            )
-        return RayLauncher(stack, experiment.hardware.num_nodes)
+            return LocalLauncher(stack, experiment.run_dir)
+        return ray_launcher(stack, experiment.hardware.num_nodes)
 
     def _check_attention(self, models: Iterable[ModelSpec]) -> None:
         """UsageError where the chosen kernels run neither here nor with these models."""
@@ -119,7 +114,6 @@ class TorchEngine:
             started.append(workers.start(index, {"memory": "dedicated", "spec": spec}))
             workers.stack.callback(started[-1].close)
         answers = workers.answers(started)
-        self._clocks = [worker.clock for worker in started]
         served = list(zip(specs, answers, strict=True))
         of_worker = ("device", "num_kv_blocks", "num_threads")
         self._resolved = workers.resolved(answers) | {

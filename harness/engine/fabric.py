@@ -1,9 +1,9 @@
-"""The bytes of elastic instances on this machine: workers send and read them at the links' pace."""
+"""The bytes of elastic instances: workers send and read them at the links' pace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations, count
+from itertools import count
 
 from harness.clock import Event, WallLoop
 from harness.device.location import Location
@@ -22,35 +22,28 @@ def ignore(message: Header) -> None:
 
 
 class TorchFabric:
-    """Copies and loads between workers and files. `table`: when each of `links` is free.
-    `files`: by the name of a memory that is no worker's (DRAM, SSD). `connect`: a launcher's."""
+    """Copies and loads between workers, and files, which are memories that are no worker's (DRAM,
+    SSD). `table`: when each of `links` is free; None: workers of several hosts have one each."""
 
     places_matter = True
 
     def __init__(
-        self, loop: WallLoop, links: LinkTable, table: PacedLinks, files: Mapping[str, int],
-        chunk_bytes: int, connect: Callable[[str, str], None],
-    ) -> None:  # fmt: skip
-        self._loop, self.links, self._table, self._files = loop, links, table, files
-        self.paced = links.paced
-        self._chunk_bytes, self._connect = chunk_bytes, connect
+        self, loop: WallLoop, links: LinkTable, table: PacedLinks | None, chunk_bytes: int
+    ) -> None:
+        self._loop, self.links, self._table = loop, links, table
+        self.paced = links.paced and table is not None
+        self._chunk_bytes = chunk_bytes
         self.commands: dict[str, Commands] = {}  # by instance
-        self._connected: set[frozenset[str]] = set()
+        self._nodes: dict[str, int] = {}  # of instances
         self.lost: set[str] = set()
         self.batch_numbers = count()
         self.on_death: list[Callable[[str], None]] = []  # batches in flight look here
         self.on_lost: Callable[[str, str], None]
 
-    def join(self, name: str, commands: Commands) -> None:
-        self.commands[name] = commands
+    def join(self, memory: Memory, commands: Commands) -> None:
+        name = memory.name
+        self.commands[name], self._nodes[name] = commands, memory.node
         commands.worker.on_failure = lambda error: self._died(name, error)
-
-    def connect(self, *names: str) -> None:
-        """Has each two of `names` be able to talk to one another."""
-        for pair in combinations(dict.fromkeys(names), 2):
-            if frozenset(pair) not in self._connected:
-                self._connected.add(frozenset(pair))
-                self._connect(*pair)
 
     async def copy(
         self, source: Memory, target: Memory, num_bytes: int,
@@ -62,7 +55,6 @@ class TorchFabric:
         if from_worker and source.name == target.name:
             return await self._ask(source.name, header | {"op": "relocate"}, spans, sending)
         if from_worker and to_worker:
-            self.connect(source.name, target.name)
             header |= {"op": "push", "to": target.name}
             done = await self._ask(source.name, header, spans, sending)
             if not done and (sending.stop is None or not sending.stop.is_set):
@@ -70,14 +62,15 @@ class TorchFabric:
             self._require(target.name)
             return done
         if from_worker:
-            header |= {"op": "save", "file": self._files[target.name]}
+            header |= {"op": "save", "file": target.name}
             return await self._ask(source.name, header, spans, sending)
-        header["file"] = self._files[source.name]
+        header["file"] = source.name
         if to_worker:
             return await self._ask(target.name, header | {"op": "pull"}, spans, sending)
-        # A worker that lives makes a host's own copy: it has the files of all of them.
-        alive = next(name for name in self.commands if name not in self.lost)
-        header |= {"op": "between", "to_file": self._files[target.name]}
+        # A worker that lives makes a host's own copy, of that host where there is one.
+        living = [name for name in self.commands if name not in self.lost]
+        alive = min(living, key=lambda name: self._nodes[name] != target.node)
+        header |= {"op": "between", "to_file": target.name}
         return await self._ask(alive, header, spans, sending)
 
     async def load(
@@ -93,23 +86,23 @@ class TorchFabric:
         header["layers"] = list(layers.items())
         stops = () if stop is None else (stop,)
         to, done, complete = self.commands[target.name], Event(self._loop), False
+        sender = self.commands[target.name if arrival is None else source.name].worker
 
         def on_message(message: Header) -> None:
             nonlocal complete
             if "layer" in message:
-                begin_s = message["begin_s"] - self._loop.start_monotonic_s
+                begin_s = message["begin_s"] - sender.clock_offset_s - self._loop.start_monotonic_s
                 on_layer(message["layer"], begin_s)
             if message["last"]:
                 complete = message["complete"]
                 done.set()
 
         if arrival is None:
-            header |= {"op": "read_layers", "file": self._files[source.name]}
+            header |= {"op": "read_layers", "file": source.name}
             to.send(header, on_message, *stops)
             await self._loop.wait(done)
         else:
             self._require(source.name)
-            self.connect(source.name, target.name)
             number = to.expect(on_message)
             header |= {"op": "send_layers", "to": target.name, "load": number}
             waits = not all(arrival(layer).is_set for layer in layers)
@@ -162,6 +155,7 @@ class TorchFabric:
     ) -> bool:
         """Books them, as a message of that length would. Nobody books beside the table, so this
         is not looked at again."""
+        assert self._table is not None, "else links are not paced here"
         ports, start_s = self.links.ports(devices, others), self._loop.start_monotonic_s
         until_s = self._table.stall(ports, for_s)
         await self._loop.sleep_until(until_s - start_s)
@@ -208,8 +202,7 @@ class TorchFabric:
     def _died(self, name: str, error: RunError) -> None:
         self.lost.add(name)
         for other in self.commands.keys() - self.lost:
-            connected = frozenset((name, other)) in self._connected
-            self.commands[other].worker.send({"op": "lost", "name": name, "connected": connected})
+            self.commands[other].worker.send({"op": "lost", "name": name})
         self.commands[name].fail()
         for tell in list(self.on_death):
             tell(name)

@@ -1,79 +1,72 @@
-"""This machine's memory as its pooled workers share it: weights in a model cache, and KV.
+"""The nodes' memory as pooled workers share it: weights in model caches, and KV.
 
-Files without a name, which workers inherit: in memory (memfd) or, for weights that are read from
-the SSD, unlinked in the run's folder. However the run ends, nothing of them is left. Workers
-write and read them; which model is cached, and which block is whose, is `harness.pooled.host`'s.
+Workers write and read the files; which model is cached, and which block is whose, is
+`harness.pooled.host`'s.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
-from pathlib import Path
 
 from harness.device.location import Location, Medium
-from harness.errors import UsageError
+from harness.engine.launcher import Launcher
 from harness.model_spec import ModelSpec
 from harness.pooled.host import ModelCache
 from harness.pooled.plan import PoolConfig
 
-NODE = 0  # all workers are on this machine
-
 
 class HostMemory:
-    """A host's files of weights and KV, closed by `stack`. Where the model cache is too small for
-    all models, each of them has a file on the SSD as well. A model that
-    `harness.pooled.host.ModelCache` lets go of keeps its pages until the end: it costs a load from
-    the SSD again, but frees nothing."""
+    """Each node's files of weights and KV. Where the model cache is too small for all models, each
+    of them has a file on the SSD as well. A model that `harness.pooled.host.ModelCache` lets go of
+    keeps its pages until the end: it costs a load from the SSD again, but frees nothing."""
 
     def __init__(
-        self, stack: ExitStack, models: Mapping[str, ModelSpec], config: PoolConfig, run_dir: Path
-    ) -> None:
-        sizes = {name: spec.weight_bytes for name, spec in models.items()}
-        self.kv_file = memory_file(stack, "kv", config.host_kv_bytes)
-        cache = ModelCache(NODE, config.model_cache_bytes)
+        self, launcher: Launcher, num_nodes: int, models: Mapping[str, ModelSpec],
+        config: PoolConfig,
+    ) -> None:  # fmt: skip
+        cache = ModelCache(0, config.model_cache_bytes)
         cache.warm(models.values())
-        # the models whose bytes the cache has
-        self.cached = {name for name, spec in models.items() if spec in cache}
-        self._cache = {name: memory_file(stack, name, size) for name, size in sizes.items()}
-        self._ssd: dict[str, int] = {}
-        if len(self.cached) < len(models):
-            self._ssd = {name: disk_file(stack, run_dir) for name in models}
+        warm = {name for name, spec in models.items() if spec in cache}
+        self._cached = [set(warm) for _ in range(num_nodes)]  # whose bytes a node's cache has
+        self._on_ssd = len(warm) < len(models)
+        files: list[dict[str, int | None]] = []
+        for node in range(num_nodes):
+            files.append({kv_file(node): config.host_kv_bytes})
+            files[-1] |= {_in_dram(node, name): spec.weight_bytes for name, spec in models.items()}
+            if self._on_ssd:
+                files[-1] |= {_on_ssd(node, name): None for name in models}
+        launcher.open(files, {})
 
-    @property
-    def files(self) -> list[int]:
-        """All files, for workers to inherit."""
-        return [self.kv_file, *self._cache.values(), *self._ssd.values()]
-
-    def first_copies(self, model: str) -> list[int]:
+    def first_copies(self, model: str) -> list[str]:
         """The files that are to have the weights from the start."""
-        files = [self._ssd[model]] if self._ssd else []
-        return [*files, self._cache[model]] if model in self.cached else files
+        nodes = range(len(self._cached))
+        on_ssd = [_on_ssd(node, model) for node in nodes if self._on_ssd]
+        return on_ssd + [_in_dram(node, model) for node in nodes if model in self._cached[node]]
 
-    def source(self, model: str, place: Location) -> tuple[int, int | None]:
+    def source(self, model: str, place: Location) -> tuple[str, str | None]:
         """The file to read `model` from, and the one in the cache to fill with it meanwhile.
 
         A model is read from the SSD until another load has filled its place in the cache.
         """
-        if model not in self.cached:
-            return self._ssd[model], self._cache[model]
+        in_dram = _in_dram(place.node, model)
+        if model not in self._cached[place.node]:
+            return _on_ssd(place.node, model), in_dram
         if place.medium is Medium.DRAM:
-            return self._cache[model], None
-        return self._ssd[model], None
+            return in_dram, None
+        return _on_ssd(place.node, model), None
+
+    def filled(self, model: str, node: int) -> None:
+        """A load has gone through the node's cache."""
+        self._cached[node].add(model)
 
 
-def memory_file(stack: ExitStack, name: str, num_bytes: int) -> int:
-    """A file in memory that workers inherit; UsageError where there are none."""
-    if sys.platform != "linux":
-        raise UsageError("engine=torch shares memory between instances on Linux only (memfd)")
-    file = os.memfd_create(name)
-    stack.callback(os.close, file)
-    os.ftruncate(file, num_bytes)
-    return file
+def kv_file(node: int) -> str:
+    return f"dram{node}:kv"
 
 
-def disk_file(stack: ExitStack, directory: Path) -> int:
-    return stack.enter_context(tempfile.TemporaryFile(dir=directory)).fileno()
+def _in_dram(node: int, model: str) -> str:
+    return f"dram{node}:{model}"
+
+
+def _on_ssd(node: int, model: str) -> str:
+    return f"ssd{node}:{model}"

@@ -21,12 +21,12 @@ from harness.engine.command_loop import CommandLoop
 from harness.engine.config import TorchElasticConfig
 from harness.engine.given_up import Abandoned, Arrivals, GivenUp
 from harness.engine.kernels import BatchAttention
-from harness.engine.mesh import PeerLost, Peers, bytes_of
+from harness.engine.mesh import Peers, bytes_of
 from harness.engine.model import Step
 from harness.engine.paced_links import LinkPath
 from harness.engine.routed_attention import LentAttention, RoutedAttention
 from harness.engine.runner import Runner, num_sampled
-from harness.engine.transport import Header, of_kind
+from harness.engine.transport import Header, PeerLost, of_kind
 from harness.engine.work import StageWork
 
 

@@ -17,6 +17,7 @@ from harness.engine.block_tables import FIRST_BLOCK, step_bytes
 from harness.engine.cuda import finish, lock_pages
 from harness.engine.kv_cache import KvCache
 from harness.engine.loader import HostLink
+from harness.engine.node_files import NodeFile
 from harness.engine.weights import torch_dtype
 from harness.model_spec import ModelSpec
 from harness.pooled.plan import MemoryPlan
@@ -95,6 +96,15 @@ class KvMemory:
         with link.carry(blocks.num_bytes):
             for device, host in blocks.runs():
                 self._host[host].copy_(self._region[device], non_blocking=True)
+            finish(self._region.device)
+
+    def copy_from(self, file: NodeFile, blocks: Blocks, link: HostLink) -> None:
+        """Copies blocks from the KV cache of another node to the device, as `copy_in` does."""
+        with link.carry(blocks.num_bytes):
+            for device, host in blocks.runs():
+                content = bytearray(host.stop - host.start)
+                file.read(memoryview(content), host.start)
+                self._region[device].copy_(torch.frombuffer(content, dtype=torch.uint8))
             finish(self._region.device)
 
     def copy_in(self, blocks: Blocks, link: HostLink) -> None:

@@ -1,24 +1,18 @@
 """How the workers of a run come to be, and are connected: the seam to other hosts.
 
-A worker knows nothing of it: it inherits a socket to the harness and, where it is to have peers,
-another one over which it is given a socket to each of them.
+A worker knows nothing of it: it inherits a socket to the harness, its node's files and, where it is
+to have peers, another socket over which it is given one to each of them.
 """
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
-import harness
-
-Pair = tuple[socket.socket, socket.socket]
-DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8192"}
+from harness.engine.host import Host
 
 
 class Process(Protocol):
@@ -33,12 +27,24 @@ class Process(Protocol):
 
 
 class Launcher(Protocol):
+    def open(
+        self, of_nodes: Sequence[Mapping[str, int | None]], of_hosts: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """Files for workers that start later: each node's, by names of their own, and those that
+        every host has one of. Their bytes in memory; None: on the SSD. Returns the numbers of those
+        that this process has open as well."""
+        ...
+
     def start(
-        self, name: str, node: int, module: str, files: Sequence[int], log_path: Path,
-        num_threads: int, *, has_peers: bool = False,
+        self, name: str, node: int, module: str, log_path: Path, num_threads: int, *,
+        has_peers: bool = False,
     ) -> tuple[Process, socket.socket]:  # fmt: skip
-        """Python running `module` on `node`, and the harness's end of its socket. It inherits
-        `files`; its output is added to `log_path`."""
+        """Python running `module` on `node`, and the harness's end of its socket. Its output is
+        added to `log_path`."""
+        ...
+
+    def connect(self, one: str, other: str) -> None:
+        """Has two workers with peers be able to talk to one another."""
         ...
 
 
@@ -47,61 +53,23 @@ class NodeLost(ConnectionError):
 
 
 class LocalLauncher:
-    """Workers are children of this process, and all nodes this host. `pair`: of connected sockets;
-    `stack`: ends with the run."""
+    """Workers are children of this process, and all nodes this host. `stack`: ends with the run."""
 
-    def __init__(self, stack: ExitStack, pair: Callable[[], Pair] = socket.socketpair) -> None:
-        self._stack, self._pair = stack, pair
-        self._invitations: dict[str, socket.socket] = {}
+    def __init__(self, stack: ExitStack, run_dir: Path) -> None:
+        self._host = Host(stack, run_dir)
+        self.connect = self._host.pair
+
+    def open(
+        self, of_nodes: Sequence[Mapping[str, int | None]], of_hosts: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        for sizes in (*of_nodes, of_hosts):
+            self._host.open(sizes)
+        return self._host.files
 
     def start(
-        self, name: str, node: int, module: str, files: Sequence[int], log_path: Path,
-        num_threads: int, *, has_peers: bool = False,
+        self, name: str, node: int, module: str, log_path: Path, num_threads: int, *,
+        has_peers: bool = False,
     ) -> tuple[Process, socket.socket]:  # fmt: skip
-        ours, theirs = self._pair()
-        with ExitStack() as given, log_path.open("ab") as log:
-            sockets = [given.enter_context(theirs)]
-            if has_peers:
-                self._invitations[name], invited = socket.socketpair()
-                self._stack.enter_context(self._invitations[name])
-                sockets.append(given.enter_context(invited))
-            numbers = [each.fileno() for each in sockets]
-            words = [module, *map(str, numbers)]
-            return start(words, [*numbers, *files], log, environment(num_threads)), ours
-
-    def connect(self, one: str, other: str) -> None:
-        """Has two workers with peers be able to talk to one another. Where one has died, the other
-        finds its end closed."""
-        for end, to, named in zip(self._pair(), (one, other), (other, one), strict=True):
-            with end, suppress(BrokenPipeError, ConnectionResetError):  # it has died
-                socket.send_fds(self._invitations[to], [named.encode()], [end.fileno()])
-
-
-def start(
-    words: Sequence[str], files: Sequence[int], log: BinaryIO, environment: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    """Python running the module `words[0]` with the other words; it inherits `files`."""
-    return subprocess.Popen(
-        [sys.executable, "-m", *words],
-        pass_fds=files,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        # Ctrl-C reaches the harness alone. Not a session of its own: Linux shares the cores
-        # out by session (autogroup), and a busy worker would starve the client for seconds.
-        process_group=0,
-    )
-
-
-def environment(num_threads: int) -> dict[str, str]:
-    """Ours, with this checkout importable and the thread pools sized.
-
-    OpenMP threads that spin while they wait are a few percent faster on an idle machine and
-    10 to 40 times slower on a busy one, where each barrier waits for a preempted spinner. oneDNN
-    keeps the code of 1,024 products by default: an iteration has five, of any number of rows.
-    """
-    root = str(Path(harness.__file__).parent.parent)
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    fixed = {"PYTHONPATH": path, "OMP_NUM_THREADS": str(num_threads)}
-    return DEFAULTS | os.environ | fixed
+        ours, theirs = socket.socketpair()
+        process = self._host.start(name, module, theirs, log_path, num_threads, has_peers=has_peers)
+        return process, ours

@@ -22,8 +22,8 @@ from harness.engine.copies import Copies
 from harness.engine.cuda import finish
 from harness.engine.device_buffer import DeviceBuffer
 from harness.engine.given_up import Arrivals
-from harness.engine.mesh import Mesh, PeerLost
-from harness.engine.transport import Header
+from harness.engine.mesh import Mesh
+from harness.engine.transport import Header, PeerLost
 
 
 @dataclass(slots=True, eq=False)

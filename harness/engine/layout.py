@@ -8,13 +8,13 @@ first and the last layer, so that any layer comes and goes by itself.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from math import prod
 
 import torch
 
 from harness.engine.linear import Ends, Layer, TorchLinear
+from harness.engine.node_files import NodeFile
 from harness.engine.weights import ENDS, HostWeights, Weights, fused_shapes, torch_dtype
 from harness.model_spec import ModelSpec
 
@@ -31,7 +31,7 @@ def tensor_places(spec: ModelSpec) -> list[range]:
     return found
 
 
-def write_model(spec: ModelSpec, files: Iterable[int]) -> None:
+def write_model(spec: ModelSpec, files: Iterable[NodeFile]) -> None:
     """Writes a pooled model, drawn or read from a checkpoint, to every one of `files`."""
     source, at = HostWeights(spec), 0
     for layer in (ENDS, *range(spec.num_layers)):
@@ -71,7 +71,7 @@ def elastic_tensors(source: HostWeights, spec: ModelSpec, layer: int) -> Weights
     return {name: tensors[name] for name in elastic_shapes(spec, layer)}
 
 
-def write_elastic(spec: ModelSpec, files: Iterable[int]) -> None:
+def write_elastic(spec: ModelSpec, files: Iterable[NodeFile]) -> None:
     """Writes an elastic model to every one of `files`."""
     source, at = HostWeights(spec), 0
     for layer in range(spec.num_layers):
@@ -88,13 +88,11 @@ def views(buffer: torch.Tensor, spec: ModelSpec, shapes: Shapes, at: int) -> tup
     return found, at
 
 
-def _write(tensors: Weights, files: Iterable[int], at: int) -> int:
+def _write(tensors: Weights, files: Iterable[NodeFile], at: int) -> int:
     """Writes `tensors` to every one of `files` from `at` on; where they end."""
     for tensor in tensors.values():
         content = tensor.contiguous().flatten().view(torch.uint8).numpy().data
         for file in files:
-            written = 0
-            while written < len(content):  # the kernel takes at most 2 GiB at a time
-                written += os.pwrite(file, content[written:], at + written)
+            file.write(content, at)
         at += len(content)
     return at

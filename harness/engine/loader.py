@@ -8,7 +8,6 @@ lie in memory, others on the SSD.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -21,6 +20,7 @@ import torch
 
 from harness.engine.cuda import finish, staging
 from harness.engine.layout import tensor_places
+from harness.engine.node_files import NodeFile
 from harness.model_spec import ModelSpec
 
 NUM_SLOTS = 4  # of the stage buffer, each filled by a thread of its own
@@ -30,20 +30,15 @@ NUM_SLOTS = 4  # of the stage buffer, each filled by a thread of its own
 class Source:
     """A file with a model's bytes; `fill` is a file in the model cache that is to have them too."""
 
-    file: int
-    fill: int | None
+    file: NodeFile
+    fill: NodeFile | None
 
     def read(self, into: torch.Tensor, offset_bytes: int) -> None:
         """Fills `into`, bytes in host memory, from `offset_bytes` of the file on."""
         content = into.numpy().data
-        done = 0
-        while done < len(content):
-            got = os.preadv(self.file, [content[done:]], offset_bytes + done)
-            if got == 0:
-                raise EOFError(f"a model's file ends before byte {offset_bytes + len(content)}")
-            if self.fill is not None:
-                os.pwrite(self.fill, content[done : done + got], offset_bytes + done)
-            done += got
+        self.file.read(content, offset_bytes)
+        if self.fill is not None:
+            self.fill.write(content, offset_bytes)
 
 
 class WeightsLoader:

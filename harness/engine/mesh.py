@@ -1,6 +1,6 @@
 """Connections from worker to worker: bytes, activations and attention go past the harness.
 
-The harness hands out a socket pair when two workers first need one another. One thread for each
+The harness hands each two workers a connection before the run. One thread for each
 peer always drains its socket into memory of our own, so that no sender ever waits for compute;
 what comes is given to `on_message`, which must not send to a peer: two that sent to each other
 would both have stopped reading. What it raises ends the worker (`fail`).
@@ -18,19 +18,11 @@ import torch
 
 from harness.engine.command_loop import Stream
 from harness.engine.paced_links import LinkPath, PacedLinks
-from harness.engine.transport import GONE, Connection, Header
+from harness.engine.transport import GONE, Connection, Header, PeerLost
 
 ARRIVE_S = 30.0  # for a connection that the harness has promised
 
 OnMessage = Callable[[str, Header, bytearray], None]
-
-
-class PeerLost(ConnectionError):
-    """The other worker has died."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"worker {name} is gone")
-        self.name = name
 
 
 class Mesh:
@@ -54,12 +46,12 @@ class Mesh:
             ):
                 raise ConnectionError(f"worker {name} was never connected")
             if name in self._lost:
-                raise PeerLost(name)
+                raise PeerLost(f"worker {name} is gone")
             peer = self._peers[name]
         try:
             peer.send(header, payload)
         except GONE:
-            raise PeerLost(name) from None
+            raise PeerLost(f"worker {name} is gone") from None
 
     def is_lost(self, name: str) -> bool:
         return name in self._lost

@@ -1,7 +1,7 @@
-"""A node's part of a run on several: starts workers there, as its children.
+"""A node's part of a run on several: files, and workers that are its children.
 
-Runs in an actor of Ray, whose calls come on several threads. It ends with its raylet, which Ray
-does not see to; when it ends, however it comes, the kernel ends its workers.
+Runs in an actor of Ray, whose calls come on several threads; in tests, in the harness's own
+process. When it ends, however it comes, the kernel ends its workers.
 """
 
 from __future__ import annotations
@@ -12,65 +12,88 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 from harness.engine import tcp
-from harness.engine.launcher import Process, environment, start
+from harness.engine.host import Host
+from harness.engine.node_files import serve
 from harness.records.manifest import versions
 
 ENGINE = Path(__file__).parent
 LOOK_S = 0.5
 
 
-def here() -> Mapping[str, str]:
-    """What must be equal on all nodes of a run: versions, and the engine's source."""
-    source = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(ENGINE.glob("*.py"))))
-    return versions() | {"the engine's source": source.hexdigest()[:12]}
+class NodeAgent(Host):
+    """`address`: this node's, in the cluster's network."""
 
-
-class NodeAgent:
-    """`host`: this node's address in the cluster's network."""
-
-    def __init__(self, host: str, token: bytes) -> None:
-        self._host, self._token = host, token
+    def __init__(self, address: str, token: bytes) -> None:
+        super().__init__(ExitStack(), None)
+        self._address, self._token = address, token
         self._tickets = count()
         self._awaited: dict[int, Future[socket.socket]] = {}
-        self._processes: dict[int, Process] = {}
-        self._listeners = ThreadPoolExecutor(thread_name_prefix="listener")
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._threads = ThreadPoolExecutor(thread_name_prefix="listener")
         # One thread for all: the kernel ends a worker with the thread that it was started by.
         self._starter = ThreadPoolExecutor(1, "starter")
+
+    def end_with_parent(self) -> None:
+        """Has this process end once its parent, the raylet, has ended: Ray does not see to it."""
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
-    def here(self) -> Mapping[str, str]:
-        return here()
+    @staticmethod
+    def here() -> Mapping[str, str]:
+        """What must be equal on all nodes of a run: versions, and the engine's source."""
+        files = sorted(ENGINE.glob("*.py"))
+        source = hashlib.sha256(b"".join(path.read_bytes() for path in files))
+        return versions() | {"the engine's source": source.hexdigest()[:12]}
 
     def listen(self) -> tuple[int, tcp.Address]:
-        """Opens a port for one connection. A number by which `start` finds it, and the address."""
-        server, ticket = tcp.listening(self._host), next(self._tickets)
+        """Opens a port for one connection. A number by which it is found, and the address."""
+        server, ticket = tcp.listening(self._address), next(self._tickets)
         address: tcp.Address = server.getsockname()
 
         def wait() -> socket.socket:
             with server:
                 return tcp.accept(server, self._token)
 
-        self._awaited[ticket] = self._listeners.submit(wait)
+        self._awaited[ticket] = self._threads.submit(wait)
         return ticket, address
 
-    def start(self, ticket: int, module: str, log_path: Path, num_threads: int) -> int:
-        """Starts a worker, which inherits the connection of `ticket`: its process number."""
-        connected = self._awaited.pop(ticket).result()
+    def serve(self) -> tcp.Address:
+        """Serves this node's files to who connects."""
+        ticket, address = self.listen()
+        connected = self._awaited.pop(ticket)
+        self._threads.submit(lambda: serve(connected.result(), self.files))
+        return address
 
-        def begin() -> Process:
-            number = connected.fileno()
-            with connected, log_path.open("ab") as log:
-                return start([module, str(number)], [number], log, environment(num_threads))
-
-        process = self._starter.submit(begin).result()
+    def begin(
+        self, ticket: int, name: str, module: str, log_path: Path, num_threads: int,
+        has_peers: bool, far: Sequence[tuple[tcp.Address, Sequence[str]]],
+    ) -> int:  # fmt: skip
+        """Starts a worker, which inherits the connection of `ticket`: its process number. `far`:
+        where other nodes serve their files, and those by name."""
+        control = self._awaited.pop(ticket).result()
+        to_far = [(tcp.connect(address, self._token), names) for address, names in far]
+        start = partial(
+            self.start, name, module, control, log_path, num_threads, has_peers=has_peers,
+            far=to_far,
+        )  # fmt: skip
+        process = self._starter.submit(start).result()
         self._processes[process.pid] = process
         return process.pid
+
+    def join(self, to: str, named: str, address: tcp.Address) -> None:
+        """Connects a worker to the worker `named`, whose agent listens at `address`."""
+        self.introduce(to, named, tcp.connect(address, self._token))
+
+    def hand(self, ticket: int, to: str, named: str) -> None:
+        """Hands a worker the connection of `ticket`, at whose end is the worker `named`."""
+        self.introduce(to, named, self._awaited.pop(ticket).result())
 
     def kill(self, pid: int) -> None:
         self._processes[pid].kill()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import mmap
-import os
 import struct
 import threading
 import time
@@ -40,14 +39,8 @@ class PacedLinks:
 
     def __init__(self, file: int, num_links: int) -> None:
         self._file = file
-        self._table = mmap.mmap(file, max(1, num_links) * ENTRY.size)
+        self._table = mmap.mmap(file, table_bytes(num_links))
         self._lock = threading.Lock()  # file locks do not keep out threads of one process
-
-    @staticmethod
-    def new_file(num_links: int) -> int:
-        file = os.memfd_create("links")
-        os.ftruncate(file, max(1, num_links) * ENTRY.size)
-        return file
 
     def carry(
         self, path: LinkPath, num_bytes: int, *, urgent: bool = False, after_s: float = inf
@@ -99,6 +92,10 @@ class PacedLinks:
     def _free_s(self, link: int) -> float:
         taken: float = ENTRY.unpack_from(self._table, link * ENTRY.size)[0]
         return taken
+
+
+def table_bytes(num_links: int) -> int:
+    return max(1, num_links) * ENTRY.size
 
 
 def _sleep_until(at_s: float) -> None:

@@ -49,12 +49,10 @@ class TorchPipeline:
         self._fabric, self._loop, self._recorder, self.book = fabric, loop, recorder, book
         self.name = "+".join(instance.name for instance, _ in stages)
         self.last_step_s = 0.0
-        fabric.connect(*[instance.name for instance, _ in stages])
 
     async def run(
         self, staged: StagedBatch, until: float, stop: Event | None, interrupt: Event
     ) -> int:
-        self._fabric.connect(*[instance.name for instance in staged.instances])
         stops = [each for each in (interrupt, stop) if each is not None and staged.steps > 1]
 
         def send(sent: SentBatch) -> None:
@@ -109,12 +107,13 @@ class TorchPipeline:
         staged = sent.staged
         batch, (instance, layers) = staged.batch, staged.stages[position]
         first = staged.stages[0][0]
+        clock_offset_s = self._fabric.commands[instance.name].worker.clock_offset_s
         is_last = position == len(staged.stages) - 1
         neighbour = first if is_last else staged.stages[position + 1][0]
         work = batch_work(batch) if position else self.book.work(batch, instance.model.vocab_size)
         return StageWork(
             sent.number, work, layers, instance.layout.page_layers, staged.steps,
-            deadline_s=until + self._loop.start_monotonic_s,
+            deadline_s=until + self._loop.start_monotonic_s + clock_offset_s,
             groups={
                 group: parts_of(batch, instance, group, staged.remote[position])
                 for group in instance.layout.groups(layers)
@@ -219,7 +218,6 @@ class TorchLayerwise:
         """Passes the kept activations on, under the number of the run that is to have them."""
         assert self._kept is not None
         assert self._kept[0] is source
-        self._fabric.connect(source.name, target.name)
         self._ahead = next(self._fabric.batch_numbers)
         self._numbers.append((target.name, self._ahead))
         self._fabric.commands[source.name].worker.send(

@@ -14,7 +14,7 @@ from harness.device.processes import Processes
 from harness.engine.config import TorchConfig
 from harness.engine.device import TorchDevice
 from harness.engine.device_share import gpu_share_bytes
-from harness.engine.host_memory import HostMemory
+from harness.engine.host_memory import HostMemory, kv_file
 from harness.engine.transport import Header
 from harness.engine.warm_speed import time_scale
 from harness.engine.worker_process import WorkerProcess, side_by_side
@@ -37,14 +37,17 @@ class TorchPool:
         memory_bytes = config.pool.cpu_device_bytes if share is None else share
         specs = list(self._models.values())
         self._plan = divided(config.pool, specs, config.block_tokens, memory_bytes)
-        self._memory = HostMemory(workers.stack, self._models, config.pool, experiment.run_dir)
+        self._memory = HostMemory(
+            workers.launcher, experiment.hardware.num_nodes, self._models, config.pool
+        )
         book = workers.book
         self._devices: list[TorchDevice] = []
         for index in range(workers.num_workers):
             spawn = partial(self._spawn, index)
             device = TorchDevice(
-                spawn, config.start_timeout_s, experiment, self._memory, self._plan, book
-            )
+                workers.node(index), spawn, config.start_timeout_s, experiment, self._memory,
+                self._plan, book,
+            )  # fmt: skip
             self._devices.append(device)
             workers.stack.callback(device.close)
 
@@ -53,7 +56,8 @@ class TorchPool:
         devices = self._devices
         ready = side_by_side([d.handshake for d in devices], [d.kill for d in devices])
         pool = make_pool(self._devices, self._plan, self._config.pool, self._experiment)
-        pool[0].host.models.warm(self._models.values())
+        for host in {instance.node: instance.host for instance in pool}.values():
+            host.models.warm(self._models.values())
         hardware = self._experiment.hardware
         paced = self._config.pool.link_bytes_per_s or inf
         hardware = replace(
@@ -76,9 +80,10 @@ class TorchPool:
         setup = {
             "memory": "pooled", "models": dict(self._models), "plan": self._plan,
             "write": {name: self._memory.first_copies(name) for name in mine},
-            "kv_file": self._memory.kv_file, "time": not anew,
+            "kv_file": kv_file(self._workers.node(index)), "time": not anew,
+            "nic_bytes_per_s": self._experiment.hardware.nic_bytes_per_s,
         }  # fmt: skip
-        return self._workers.start(index, setup, self._memory.files)
+        return self._workers.start(index, setup)
 
     def _resolved(self, ready: Sequence[Header], times: Mapping[str, TimeScale]) -> dict[str, Any]:
         pool, rate = self._config.pool, self._config.pool.link_bytes_per_s

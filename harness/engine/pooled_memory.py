@@ -7,6 +7,7 @@ which block is whose, it is told each time.
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 
 import torch
 
@@ -18,6 +19,7 @@ from harness.engine.kv_memory import Blocks, KvMemory
 from harness.engine.layout import model_in, write_model
 from harness.engine.loader import HostLink, Source, WeightsLoader
 from harness.engine.model import TransformerDecoder
+from harness.engine.node_files import NodeFile, number_of
 from harness.engine.runner import Runner
 from harness.engine.transport import Header, of_kind
 from harness.engine.warm_speed import timed
@@ -27,12 +29,12 @@ from harness.pooled.plan import MemoryPlan
 
 
 class PooledMemory:
-    def __init__(self, loop: CommandLoop, setup: Header) -> None:
-        self._loop, self._device = loop, loop.device
+    def __init__(self, loop: CommandLoop, setup: Header, files: Mapping[str, NodeFile]) -> None:
+        self._loop, self._device, self._files = loop, loop.device, files
         device = loop.device
         self._specs = of_kind(dict[str, ModelSpec], setup["models"])
-        for name, files in setup["write"].items():
-            write_model(self._specs[name], files)
+        for name, copies in setup["write"].items():
+            write_model(self._specs[name], [files[each] for each in copies])
         # Written to, so that its pages are there before the first load.
         plan, pool = of_kind(MemoryPlan, setup["plan"]), setup["config"].pool
         self._kernels = {
@@ -41,10 +43,13 @@ class PooledMemory:
         }
         self._weights = torch.full((plan.weights_bytes,), 0, dtype=torch.uint8, device=device)
         self._kv = KvMemory(
-            plan, self._specs.values(), setup["kv_file"], pool.host_kv_bytes, device
-        )
+            plan, self._specs.values(), number_of(files[setup["kv_file"]]), pool.host_kv_bytes,
+            device,
+        )  # fmt: skip
         rate = pool.link_bytes_per_s
         self._to_device, self._to_host = HostLink(rate), HostLink(rate)
+        across = None if rate is None else min(rate, setup["nic_bytes_per_s"] or rate)
+        self._from_far = HostLink(across)  # from another node's memory, by its NIC and our bus
         self._loader = WeightsLoader(self._weights, pool.stage_buffer_bytes, self._to_device)
         self._at: dict[str, int] = {}  # model -> where its weights are
         self._runners: dict[tuple[str, int], Runner] = {}  # model and place -> what runs it there
@@ -66,7 +71,8 @@ class PooledMemory:
 
     def _load(self, header: Header) -> None:
         model, at_bytes = header["model"], header["at_bytes"]
-        spec, source = self._specs[model], Source(header["file"], header["fill"])
+        fill = None if header["fill"] is None else self._files[header["fill"]]
+        spec, source = self._specs[model], Source(self._files[header["file"]], fill)
         complete = True
         if header["staged"]:
             stop = self._loop.stop_of(header["seq"])
@@ -87,7 +93,11 @@ class PooledMemory:
         self._loop.answer(header["seq"])
 
     def _copy_in(self, header: Header) -> None:
-        self._kv.copy_in(Blocks(*header["blocks"]), self._to_device)
+        blocks = Blocks(*header["blocks"])
+        if header["far"] is None:
+            self._kv.copy_in(blocks, self._to_device)
+        else:
+            self._kv.copy_from(self._files[header["far"]], blocks, self._from_far)
         self._loop.answer(header["seq"])
 
     def _collect(self, header: Header) -> None:

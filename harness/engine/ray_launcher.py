@@ -1,4 +1,4 @@
-"""Workers on the nodes of a Ray cluster: an agent on each, and TCP from this process to workers.
+"""The nodes of a Ray cluster, with an agent on each.
 
 Ray places agents and notices the death of nodes; no byte of a run goes through it. When this
 process dies, Ray ends its actors, and they their workers.
@@ -11,107 +11,67 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from harness.engine import tcp
-from harness.engine.launcher import NodeLost, Process
-from harness.engine.node_agent import NodeAgent, here
+from harness.engine.agents_launcher import ANSWER_S, AgentsLauncher
+from harness.engine.node_agent import NodeAgent
 from harness.errors import RunError, UsageError, first_line
 
-REACH_S, PLACE_S, ANSWER_S = 5.0, 60.0, 20.0
-DEAD_S = 2.0  # an agent that does not answer for so long, when its worker has gone, is gone too
+REACH_S, PLACE_S = 5.0, 60.0
 MISSING = "engine.cluster=ray needs Ray, which is not installed: pip install '.[cluster]'"
 
 
-class RayLauncher:
-    """One agent on each of `num_nodes` nodes of the cluster at RAY_ADDRESS, or of the one that runs
-    on this host; UsageError where there is none, or too small a one. Ends with `stack`."""
+def ray_launcher(stack: ExitStack, num_nodes: int) -> AgentsLauncher:
+    """With an agent on each of `num_nodes` nodes of the cluster at RAY_ADDRESS, or of the one that
+    runs on this host; UsageError where there is none, or too small a one. Ends with `stack`."""
+    ray = _connected(stack)
+    token = secrets.token_bytes(tcp.TOKEN_BYTES)
+    hosts = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
+    if len(hosts) < num_nodes:
+        raise UsageError(
+            f"the hardware profile has {num_nodes} nodes, the Ray cluster {len(hosts)}: choose "
+            "another profile, or start Ray on more nodes"
+        )
+    agents = [RayAgent(ray, actor) for actor in _actors(ray, stack, num_nodes, token)]
+    check_versions(agents)
+    for agent in agents:
+        agent.tell("end_with_parent")
+    return AgentsLauncher(agents, token)
 
-    def __init__(self, stack: ExitStack, num_nodes: int) -> None:
-        self._ray = ray = _connected(stack)
-        token = secrets.token_bytes(tcp.TOKEN_BYTES)
-        hosts = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
-        if len(hosts) < num_nodes:
-            raise UsageError(
-                f"the hardware profile has {num_nodes} nodes, the Ray cluster {len(hosts)}: choose "
-                "another profile, or start Ray on more nodes"
-            )
-        self._agents = _agents(ray, stack, num_nodes, token)
-        self._token = token
-        self._check_versions()
 
-    def start(
-        self, name: str, node: int, module: str, files: Sequence[int], log_path: Path,
-        num_threads: int, *, has_peers: bool = False,
-    ) -> tuple[Process, socket.socket]:  # fmt: skip
-        """`log_path`: on a file system that all nodes share."""
-        assert not files, "instances that share memory are on one host"
-        assert not has_peers, "those that talk to one another, too"
-        agent = self._agents[node]
+class RayAgent:
+    """A NodeAgent in an actor."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self._actor = ray, actor
+
+    def ask(self, method: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Any:
         try:
-            ticket, address = self._ask(agent.listen.remote())
-            sock = tcp.connect(tuple(address), self._token)
-            starting = agent.start.remote(ticket, module, log_path.resolve(), num_threads)
-            try:
-                pid = self._ask(starting)
-            except RunError:
-                sock.close()
-                raise
-        except (RunError, tcp.Refused) as error:
-            raise RunError(f"worker {name} cannot be started on node {node}: {error}") from None
-        return RemoteProcess(self._ray, agent, node, pid), sock
-
-    def _check_versions(self) -> None:
-        ours = here()
-        for node, agent in enumerate(self._agents):
-            theirs = self._ask(agent.here.remote())
-            for name in ours.keys() | theirs.keys():
-                if ours.get(name) != theirs.get(name):
-                    raise UsageError(
-                        f"node {node} of the Ray cluster has {name} {theirs.get(name)}, this host "
-                        f"{ours.get(name)}: a run needs the same on all nodes"
-                    )
-
-    def _ask(self, asked: Any) -> Any:
-        try:
-            return self._ray.get(asked, timeout=ANSWER_S)
+            return self._ray.get(getattr(self._actor, method).remote(*arguments), timeout=timeout_s)
         except self._ray.exceptions.RayError as error:
             raise RunError(
-                f"an agent on the Ray cluster failed, or did not answer in {ANSWER_S:g} s: "
+                f"an agent on the Ray cluster failed, or did not answer in {timeout_s:g} s: "
                 f"{first_line(error)}"
             ) from None
 
+    def tell(self, method: str, *arguments: Any) -> None:
+        getattr(self._actor, method).remote(*arguments)
 
-class RemoteProcess:
-    """A worker of an agent, as a subprocess.Popen."""
 
-    def __init__(self, ray: Any, agent: Any, node: int, pid: int) -> None:
-        self._ray, self._agent, self._node, self.pid = ray, agent, node, pid
-        self._lost = False  # its agent answers no more
-
-    def kill(self) -> None:
-        self._agent.kill.remote(self.pid)  # where its node has died, so has it
-
-    def wait(self, timeout: float | None = None) -> int:
-        told = f"is lost with node {self._node}, whose agent is gone"
-        if self._lost:
-            raise NodeLost(told)
-        patience_s = ANSWER_S if timeout is None else timeout
-        while True:
-            waiting = self._agent.wait.remote(self.pid, patience_s / 4)
-            try:
-                code: int | None = self._ray.get(waiting, timeout=patience_s / 4 + DEAD_S)
-            except self._ray.exceptions.RayError:
-                self._lost = True
-                raise NodeLost(told) from None
-            if code is not None:
-                return code
-            if timeout is not None:
-                raise subprocess.TimeoutExpired("worker", timeout)
+def check_versions(agents: Sequence[RayAgent]) -> None:
+    """UsageError where a node has other ones than this host."""
+    ours = NodeAgent.here()
+    for node, agent in enumerate(agents):
+        theirs = agent.ask("here")
+        for name in ours.keys() | theirs.keys():
+            if ours.get(name) != theirs.get(name):
+                raise UsageError(
+                    f"node {node} of the Ray cluster has {name} {theirs.get(name)}, this host "
+                    f"{ours.get(name)}: a run needs the same on all nodes"
+                )
 
 
 def _connected(stack: ExitStack) -> Any:
@@ -138,7 +98,7 @@ def _connected(stack: ExitStack) -> Any:
     return ray
 
 
-def _agents(ray: Any, stack: ExitStack, num_nodes: int, token: bytes) -> list[Any]:
+def _actors(ray: Any, stack: ExitStack, num_nodes: int, token: bytes) -> list[Any]:
     """One for each node; all end with `stack`."""
     from ray.util import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -152,11 +112,11 @@ def _agents(ray: Any, stack: ExitStack, num_nodes: int, token: bytes) -> list[An
         )
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     placed = ray.util.placement_group_table(group)["bundles_to_node_id"]
-    agents = []
+    actors = []
     for node in range(num_nodes):
         strategy = PlacementGroupSchedulingStrategy(group, node)
         options = {"num_cpus": 1, "max_concurrency": 16, "scheduling_strategy": strategy}
         kind = ray.remote(NodeAgent).options(**options)
-        agents.append(kind.remote(addresses[placed[node]], token))
-        stack.callback(ray.kill, agents[-1])
-    return agents
+        actors.append(kind.remote(addresses[placed[node]], token))
+        stack.callback(ray.kill, actors[-1])
+    return actors

@@ -17,10 +17,10 @@ import torch
 from harness.engine.command_loop import Stream
 from harness.engine.given_up import Abandoned, GivenUp
 from harness.engine.kernels import BatchAttention
-from harness.engine.mesh import PeerLost, Peers
+from harness.engine.mesh import Peers
 from harness.engine.model import Attend
 from harness.engine.runner import Runner
-from harness.engine.transport import Header, of_kind
+from harness.engine.transport import Header, PeerLost, of_kind
 from harness.engine.work import HoldWork, Part, StageWork
 
 Answer = tuple[int, int, int, str]  # batch, step, layer, holder

@@ -15,8 +15,6 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from harness.engine.launcher import Pair
-
 Address = tuple[str, int]
 
 TOKEN_BYTES = NONCE_BYTES = 32
@@ -27,17 +25,6 @@ KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_K
 
 class Refused(ConnectionError):
     """The other end does not know the token, or is not there."""
-
-
-def pair(token: bytes) -> Pair:
-    """Two ends within this host, over the loopback interface."""
-    accepted: SimpleQueue[socket.socket] = SimpleQueue()
-    with listening("127.0.0.1") as server:
-        address: Address = server.getsockname()
-        accepting = Thread(target=lambda: accepted.put(accept(server, token)), daemon=True)
-        accepting.start()
-        connected = connect(address, token)
-        return connected, accepted.get(timeout=WITHIN_S)
 
 
 def listening(host: str) -> socket.socket:

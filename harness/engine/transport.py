@@ -45,6 +45,10 @@ def of_kind(kind: type[T], value: Any) -> T:
     return msgspec.convert(value, kind, str_keys=True, dec_hook=_range)
 
 
+class PeerLost(ConnectionError):
+    """The other worker, or the host of a file, has died."""
+
+
 class Connection:
     """One end. Several threads may send; one receives."""
 

@@ -1,14 +1,16 @@
 """The worker process: one device, driven over a socket.
 
-Started as `python -m harness.engine.worker <fd>`, with a second socket where it is to have peers.
-The first message, `setup`, says what is to lie on the device: one model for good, models that take
-turns, or layers that come and go. It remembers nothing about requests: every command brings token
-ids, positions, block ids. Exits when the harness closes the socket or dies.
+Started as `python -m harness.engine.worker <fd> <JSON>`: its socket to the harness, and the numbers
+of what else it inherits (`Host.start`). The first message, `setup`, says what is to lie on the
+device: one model for good, models that take turns, or layers that come and go. It remembers nothing
+about requests: every command brings token ids, positions, block ids. Exits when the harness closes
+the socket or dies.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -24,6 +26,7 @@ from harness.engine.config import TorchConfig
 from harness.engine.cuda import device_name, finish_all, pick_device
 from harness.engine.dedicated_memory import DedicatedMemory
 from harness.engine.elastic_memory import ElasticMemory
+from harness.engine.node_files import files_of
 from harness.engine.pooled_memory import PooledMemory
 from harness.engine.transport import GONE, HEARTBEAT_S, Connection, Header, of_kind
 
@@ -34,14 +37,15 @@ MALLOC = ((-8, 1), (-1, 2**31 - 1), (-3, 32 * 2**20))
 BELOW_THE_CLIENT = 5  # niceness: where cores are short, requests are sent and stamped in time
 
 
-def contents(loop: CommandLoop, setup: Header) -> DeviceContents:
+def contents(loop: CommandLoop, setup: Header, given: Header) -> DeviceContents:
+    files = files_of(given["files"], given["far"])
     match setup["memory"]:
         case "dedicated":
             return DedicatedMemory(loop, setup)
         case "pooled":
-            return PooledMemory(loop, setup)
+            return PooledMemory(loop, setup, files)
         case "elastic":
-            return ElasticMemory(loop, setup, socket.socket(fileno=int(sys.argv[2])))
+            return ElasticMemory(loop, setup, files, socket.socket(fileno=given["invitations"]))
         case other:
             raise ValueError(f"no such memory: {other}")
 
@@ -84,7 +88,7 @@ def main() -> None:
         setup["config"] = of_kind(TorchConfig, setup["config"])
         device = pick_device(setup["config"].device, setup["index"])
         loop = CommandLoop(connection, device)
-        here = contents(loop, setup)
+        here = contents(loop, setup, json.loads(sys.argv[2]))
         finish_all(device)  # streams have CUDA streams of their own
         connection.send(
             {

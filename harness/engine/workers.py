@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from harness.configuration.threads import engine_threads
+from harness.engine.clock_offset import ClockOffset
 from harness.engine.config import WARM_UP_TOKENS, TorchConfig
 from harness.engine.launcher import Launcher
 from harness.engine.tokens import TokenBook, write_tokens
@@ -28,6 +29,7 @@ class Workers:
         per_node = experiment.hardware.devices_per_node
         self._nodes = [each.devices.start // per_node for each in experiment.placements]
         self.num_workers = len(experiment.placements)
+        self._clocks: dict[int, ClockOffset] = {}  # by the worker's index
         self.book = TokenBook(experiment.seed)
         stack.callback(write_tokens, experiment.run_dir / "tokens.parquet", self.book.generated)
         self._num_threads = config.num_threads or max(1, engine_threads() // self.num_workers)
@@ -36,13 +38,15 @@ class Workers:
         for log in self._logs.glob("worker-*.log"):
             log.unlink()  # of an earlier run; a worker that restarts adds to its own
 
-    def start(
-        self, index: int, setup: Header, files: Sequence[int] = (), *, has_peers: bool = False
-    ) -> WorkerProcess:
-        """Starts a worker, which inherits `files`; the caller closes it."""
+    def node(self, index: int) -> int:
+        """The one that a worker's devices are on."""
+        return self._nodes[index]
+
+    def start(self, index: int, setup: Header, *, has_peers: bool = False) -> WorkerProcess:
+        """Starts a worker; the caller closes it."""
         name, log_path = f"torch-{index}", self._logs / f"worker-{index}.log"
         process, sock = self.launcher.start(
-            name, self._nodes[index], MODULE, files, log_path, self._num_threads,
+            name, self._nodes[index], MODULE, log_path, self._num_threads,
             has_peers=has_peers,
         )  # fmt: skip
         worker = WorkerProcess(
@@ -54,6 +58,7 @@ class Workers:
             "warm_up_tokens": WARM_UP_TOKENS,
         }  # fmt: skip
         worker.send(common | setup)
+        self._clocks[index] = worker.clock
         return worker
 
     def answers(self, workers: Sequence[WorkerProcess]) -> list[Header]:
@@ -61,6 +66,11 @@ class Workers:
         timeout_s = self._config.start_timeout_s
         handshakes = [partial(worker.handshake, timeout_s) for worker in workers]
         return side_by_side(handshakes, [worker.kill for worker in workers])
+
+    def clocks(self) -> list[dict[str, float]]:
+        """What a manifest says of the clocks of workers on other hosts."""
+        by_index = [self._clocks[index] for index in sorted(self._clocks)]
+        return [{"offset_s": one.offset_s, "error_s": one.error_s} for one in by_index]
 
     def resolved(self, answers: Sequence[Header]) -> dict[str, Any]:
         """What a run's manifest says of them."""

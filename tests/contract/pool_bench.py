@@ -38,12 +38,14 @@ class PoolBench:
     """With `weights_of`, the weights buffer has room for these models together."""
 
     def __init__(
-        self, kind: str, run_dir: Path, weights_of: tuple[str, ...], attention: str = "auto"
-    ) -> None:
+        self, kind: str, run_dir: Path, weights_of: tuple[str, ...], attention: str = "auto",
+        devices_per_node: int = 2,
+    ) -> None:  # fmt: skip
         self.models = {name: model_spec(model) for name, model in NAMES.items()}
         weights = sum(device_weight_bytes(self.models[name]) for name in weights_of)
         hardware = replace(
-            hardware_profile("local"), num_devices=2, devices_per_node=2,
+            hardware_profile("local"), num_devices=2,
+            devices_per_node=devices_per_node,
             memory_bytes=weights + NUM_SLABS * SLAB_BYTES,
         )  # fmt: skip
         node = OmegaConf.load(f"conf/engine/{kind}.yaml")
@@ -102,9 +104,9 @@ class PoolBench:
         return result
 
     def assert_empty(self) -> None:
-        host = self.pool[0].host
-        assert not host.move_list
-        assert host.slabs.allocated_bytes() == 0
+        for host in {instance.host for instance in self.pool}:
+            assert not host.move_list
+            assert host.slabs.allocated_bytes() == 0
         for instance in self.pool:
             for model in self.models:
                 kv = instance.kv(model)

@@ -15,7 +15,7 @@ from harness.clock import Event
 from harness.device.location import dram
 from harness.elastic.fabric import Memory, Sending, Span
 from harness.running.testbed import Bed, finish, prefill
-from tests.elastic import Beds, check, generated, undisturbed
+from tests.elastic import Beds, check, generated, host_file, undisturbed
 
 pytestmark = [pytest.mark.usefixtures("forked_workers"), pytest.mark.live]
 
@@ -88,7 +88,8 @@ async def lend(made: Bed, lender: Any, pages: int) -> range:
     fabric: Any = made.cluster._fabric
     file = Memory("dram0:kv", dram(0))
 
-    os.pwrite(fabric._files[file.name], np.full(len(lent) // 4, POISON, np.float32).tobytes(), 0)
+    poison = np.full(len(lent) // 4, POISON, np.float32).tobytes()
+    os.pwrite(host_file(made.cluster, file.name), poison, 0)
     span = Span(0, lent.start, len(lent))
     await fabric.copy(file, lender.memory, len(lent), lambda: [span], Sending("test"))
     return lent

@@ -1,22 +1,23 @@
-"""A few of the contract's tests again, with live workers that are connected over TCP."""
+"""A few of the contract's tests again, with each live worker on a node of its own: over TCP."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.engine import tcp
-from harness.engine.launcher import LocalLauncher
+from tests import elastic as beds
+from tests.agents import on_nodes
 from tests.contract import test_elastic as elastic
 from tests.contract import test_elastic_deaths as deaths
 from tests.contract import test_elastic_kv as kv
 from tests.contract import test_instance as instance
+from tests.contract import test_pool as pool
+from tests.contract.pool_bench import PoolBench
 from tests.elastic import Beds
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
@@ -30,25 +31,44 @@ DEDICATED: list[Callable[[Any], None]] = [
     instance.test_a_batch_mixes_chunks_and_decodes,
     instance.test_a_stop_in_the_middle_ends_at_a_step_boundary,
 ]
+POOLED: list[Callable[[PoolBench], None]] = [
+    pool.test_models_of_one_shape_and_of_others_take_turns,
+    pool.test_kv_moves_to_another_instance_and_the_request_goes_on,
+    pool.test_rule_2_a_swap_in_waits_for_the_swap_out_that_it_reads,
+    pool.test_a_restart_loses_the_weights_and_refuses_to_lose_kv,
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def over_tcp() -> Iterator[None]:
-    pair = partial(tcp.pair, secrets.token_bytes(tcp.TOKEN_BYTES))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.engine.engine.LocalLauncher", partial(LocalLauncher, pair=pair))
+def each_on_a_node() -> Iterator[None]:
+    on = replace(beds.hardware(), devices_per_node=1)
+    with pytest.MonkeyPatch.context() as patch, on_nodes():
+        patch.setattr(beds, "hardware", lambda: on)
         yield
 
 
 @pytest.fixture(scope="module")
-def bed_over_tcp(over_tcp: None) -> Iterator[Beds]:
+def bed_on_nodes(each_on_a_node: None) -> Iterator[Beds]:
     with ExitStack() as stack:
         yield Beds(stack)
 
 
+@pytest.fixture(scope="module")
+def bench_on_nodes(each_on_a_node: None, tmp_path_factory: Any) -> Iterator[PoolBench]:
+    folder = tmp_path_factory.mktemp("pool")
+    bench = PoolBench("torch", folder, ("wide", "narrow"), devices_per_node=1)
+    yield bench
+    bench.close()
+
+
 @pytest.mark.parametrize("test", SHARED, ids=lambda test: test.__name__)
-def test_elastic_instances(bed_over_tcp: Beds, test: Callable[[Beds, str], None]) -> None:
-    test(bed_over_tcp, "torch")
+def test_elastic_instances(bed_on_nodes: Beds, test: Callable[[Beds, str], None]) -> None:
+    test(bed_on_nodes, "torch")
+
+
+@pytest.mark.parametrize("source", ["peer", "dram", "ssd"])
+def test_weights_come_from_another_node(bed_on_nodes: Beds, source: str) -> None:
+    elastic.test_weights_come_from_anywhere(bed_on_nodes, "torch", source)
 
 
 def test_a_source_that_dies() -> None:
@@ -57,6 +77,11 @@ def test_a_source_that_dies() -> None:
 
 def test_a_stage_that_dies() -> None:
     deaths.test_a_death_fails_what_was_under_way_and_nothing_else("torch", 0)
+
+
+@pytest.mark.parametrize("test", POOLED, ids=lambda test: test.__name__)
+def test_pooled_instances(bench_on_nodes: PoolBench, test: Callable[[PoolBench], None]) -> None:
+    test(bench_on_nodes)
 
 
 @pytest.mark.parametrize("test", DEDICATED, ids=lambda test: test.__name__)

@@ -13,7 +13,7 @@ from harness.elastic.fabric import Memory, Sending, Span
 from harness.elastic.kv_store import KvStore
 from harness.running.testbed import Bed
 from tests.aqua import Asked, lent_stores, moved, moved_bytes, serve, system
-from tests.elastic import check, generated, private, undisturbed
+from tests.elastic import check, generated, host_file, private, undisturbed
 from tests.running import hardware_profile
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
@@ -31,7 +31,7 @@ async def region(made: Bed, store: KvStore) -> bytes:
     file = Memory("dram0:kv", dram(0))  # leases have room for all: nothing else is in it
     span = Span(tables.base_bytes, 0, size)
     assert await fabric.copy(store.memory, file, size, lambda: [span], Sending("read by a test"))
-    return os.pread(fabric._files["dram0:kv"], size, 0)
+    return os.pread(host_file(made.cluster, "dram0:kv"), size, 0)
 
 
 def test_each_consumers_kv_lies_in_its_own_lenders_memory() -> None:

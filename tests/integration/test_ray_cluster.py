@@ -87,7 +87,8 @@ def test_a_cluster_with_fewer_nodes_than_the_profile_is_refused(
 def test_a_node_with_another_version_is_named(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.engine.ray_launcher.here", lambda: {"torch": "1.0"})
+    here = staticmethod(lambda: {"torch": "1.0"})
+    monkeypatch.setattr("harness.engine.node_agent.NodeAgent.here", here)
     with pytest.raises(UsageError, match="node 0 of"), started(tmp_path, [], 3, **ON_RAY):
         pass
 

@@ -20,6 +20,7 @@ from harness.engine.kv_memory import KvMemory
 from harness.engine.layout import model_in, write_model
 from harness.engine.linear import LoadedLayers
 from harness.engine.model import TransformerDecoder
+from harness.engine.node_files import OpenFile
 from harness.engine.runner import Runner
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import DECODE, ENCODE, of_kind
@@ -73,7 +74,7 @@ def runner_of(
 def in_flat_buffer(spec: ModelSpec) -> torch.Tensor:
     """The model as a pooled worker has it, from a file of the model cache."""
     with tempfile.TemporaryFile() as file:
-        write_model(spec, [file.fileno()])
+        write_model(spec, [OpenFile(file.fileno())])
         return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
 
 

@@ -25,12 +25,13 @@ from harness.engine.dedicated_memory import fitting_blocks
 from harness.engine.device_buffer import DeviceBuffer
 from harness.engine.elastic_memory import ElasticMemory
 from harness.engine.given_up import GivenUp
-from harness.engine.host_memory import memory_file
+from harness.engine.host import memory_file
 from harness.engine.kv_memory import Blocks, KvMemory
 from harness.engine.layer_loads import LayerLoads
 from harness.engine.layout import write_model
 from harness.engine.linear import LoadedLayers, TorchLinear, packed, placed
 from harness.engine.loader import HostLink, Source, WeightsLoader
+from harness.engine.node_files import OpenFile
 from harness.engine.pooled_memory import PooledMemory
 from harness.engine.runner import Runner, padding_rows
 from harness.engine.warm_up import warm_up
@@ -172,8 +173,8 @@ def test_host_layers_are_page_locked_before_they_are_fetched(calls: Calls) -> No
 def test_a_staged_load_copies_from_locked_memory_and_waits_for_each_chunk(calls: Calls) -> None:
     buffer = torch.zeros(SPEC.weight_bytes, dtype=torch.uint8)
     with TemporaryFile() as file:
-        write_model(SPEC, [file.fileno()])
-        source = Source(file.fileno(), None)
+        source = Source(OpenFile(file.fileno()), None)
+        write_model(SPEC, [source.file])
         calls.made.clear()
         loader = WeightsLoader(buffer, 40_000, HostLink(None))
         assert loader.staged(source, SPEC.weight_bytes, 0, threading.Event())
@@ -219,7 +220,7 @@ def test_elastic_copies_are_over_before_the_answer(calls: Calls) -> None:
     acks = SimpleNamespace(put=calls.note("acknowledge"))
     loop: Any = SimpleNamespace(answer=calls_answer(calls), stream=lambda name: acks)
     no_mesh: Any = None
-    copies = Copies(loop, memory, no_mesh, no_mesh)
+    copies = Copies(loop, memory, {}, no_mesh, no_mesh)
     copies.in_streams["relocate"]({"seq": 1, "spans": [(0, 32, 8), (8, 40, 8)]})
     assert calls.made == ["copy", "copy", "wait", "answer"]
     calls.made.clear()

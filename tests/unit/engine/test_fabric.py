@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
+from contextlib import ExitStack
 
 from harness.clock import WallLoop
 from harness.device.location import dram, hbm
 from harness.device.topology import Topology
 from harness.engine.fabric import LinkTable, TorchFabric
-from harness.engine.paced_links import PacedLinks
+from harness.engine.host import memory_file
+from harness.engine.paced_links import PacedLinks, table_bytes
 from tests.elastic import hardware
 
 
@@ -16,9 +17,9 @@ def test_stalled_links_are_taken_until_the_stall_is_over_and_others_are_not() ->
     machine, loop = hardware(), WallLoop()
     places = [hbm(0, 0), hbm(0, 1), dram(0)]
     links = LinkTable(Topology(machine), places, paced=True)
-    file = PacedLinks.new_file(len(links))
-    fabric = TorchFabric(loop, links, PacedLinks(file, len(links)), {}, 1, Mock())
-    sender = PacedLinks(file, len(links))
+    stack = ExitStack()
+    sender = PacedLinks(memory_file(stack, "links", table_bytes(len(links))), len(links))
+    fabric = TorchFabric(loop, links, sender, 1)
 
     async def main() -> tuple[float, float, bool]:
         stall = loop.spawn(fabric.stall_links([hbm(0, 0)], places[1:], 0.2), name="stall")
@@ -28,6 +29,7 @@ def test_stalled_links_are_taken_until_the_stall_is_over_and_others_are_not() ->
         await loop.wait(stall.finished)
         return other_s, arrives_s, bool(stall.result)
 
-    other_s, arrives_s, struck = loop.run(main())
+    with stack:
+        other_s, arrives_s, struck = loop.run(main())
     assert struck
     assert arrives_s >= 0.2 > other_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from contextlib import ExitStack
@@ -18,13 +19,13 @@ def test_a_worker_that_has_just_died_can_be_named_in_a_connection(
     inherited: dict[str, socket.socket] = {}
 
     def start(words, files, log, environment):
-        inherited[words[0]] = socket.socket(fileno=os.dup(int(words[2])))
+        inherited[words[0]] = socket.socket(fileno=os.dup(json.loads(words[2])["invitations"]))
 
-    monkeypatch.setattr("harness.engine.launcher.start", start)
+    monkeypatch.setattr("harness.engine.host.start", start)
     with ExitStack() as stack:
-        launcher = LocalLauncher(stack)
+        launcher = LocalLauncher(stack, tmp_path)
         for name in ("alive", "dead"):
-            _, ours = launcher.start(name, 0, name, [], tmp_path / name, 1, has_peers=True)
+            _, ours = launcher.start(name, 0, name, tmp_path / name, 1, has_peers=True)
             stack.enter_context(ours)
         inherited["dead"].close()
         launcher.connect("dead", "alive")

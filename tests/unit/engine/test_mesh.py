@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from harness.engine.mesh import Mesh, PeerLost
-from harness.engine.transport import Connection, Header
+from harness.engine.mesh import Mesh
+from harness.engine.transport import Connection, Header, PeerLost
 
 WAIT_S = 20.0
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from harness.engine import paced_links
-from harness.engine.paced_links import LinkPath, PacedLinks
+from harness.engine.host import memory_file
+from harness.engine.paced_links import LinkPath, PacedLinks, table_bytes
 
 CHUNK = 1_000_000
 RATE = 20e6  # a chunk takes 50 ms
@@ -41,9 +42,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def table() -> Iterator[int]:
-    file = PacedLinks.new_file(4)
-    yield file
-    os.close(file)
+    with ExitStack() as stack:
+        yield memory_file(stack, "links", table_bytes(4))
 
 
 def path(*links: int) -> LinkPath:

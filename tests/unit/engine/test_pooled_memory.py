@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from harness.engine.kv_memory import Blocks, KvMemory
 from harness.engine.layout import tensor_places, write_model
 from harness.engine.loader import HostLink, Source, WeightsLoader
+from harness.engine.node_files import OpenFile
 from harness.pooled.plan import MemoryPlan
 from tests.unit.engine.serving import CPU, SPEC
 
@@ -27,8 +28,8 @@ STAGE_BYTES = 40_000  # chunks of 10,000 bytes, which no tensor ends with
 @pytest.fixture(scope="module")
 def source() -> Iterator[Source]:
     with TemporaryFile() as file:
-        write_model(SPEC, [file.fileno()])
-        yield Source(file.fileno(), None)
+        write_model(SPEC, [OpenFile(file.fileno())])
+        yield Source(OpenFile(file.fileno()), None)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_a_stopped_load_says_so_and_the_next_one_is_whole(
 def test_what_is_read_from_the_ssd_fills_the_cache(source: Source, content: torch.Tensor) -> None:
     weights, _ = loader()
     with TemporaryFile() as cache:
-        filling = Source(source.file, cache.fileno())
+        filling = Source(source.file, OpenFile(cache.fileno()))
         assert weights.staged(filling, SPEC.weight_bytes, 0, threading.Event())
         assert cache.read() == content.numpy().tobytes()
 
@@ -98,8 +99,10 @@ offsets = st.lists(st.integers(0, 19), min_size=1, max_size=20, unique=True)
 
 
 @settings(derandomize=True, deadline=None)
-@given(device=offsets, host=offsets)
-def test_blocks_go_out_and_come_back_wherever_they_lie(device: list[int], host: list[int]) -> None:
+@given(device=offsets, host=offsets, across=st.booleans())
+def test_blocks_go_out_and_come_back_wherever_they_lie(
+    device: list[int], host: list[int], across: bool
+) -> None:
     """Neighbouring ones travel together; the others stay what they were."""
     size, count = 64, min(len(device), len(host))
     blocks = Blocks(size, [size * n for n in device[:count]], [size * n for n in host[:count]])
@@ -114,7 +117,10 @@ def test_blocks_go_out_and_come_back_wherever_they_lie(device: list[int], host: 
         for at, to in zip(blocks.device_offsets, blocks.host_offsets, strict=True):
             assert torch.equal(memory._host[to : to + size], before[at : at + size])
         memory._region.zero_()
-        memory.copy_in(blocks, HostLink(None))
+        if across:
+            memory.copy_from(OpenFile(file.fileno()), blocks, HostLink(None))
+        else:
+            memory.copy_in(blocks, HostLink(None))
     for block in range(20):
         place = slice(size * block, size * (block + 1))
         expected = before[place] if block in device[:count] else torch.zeros(size)

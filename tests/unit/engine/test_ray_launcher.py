@@ -8,7 +8,7 @@ import pytest
 from harness.configuration.config import typed
 from harness.configuration.options import plain
 from harness.engine.config import TorchConfig
-from harness.engine.ray_launcher import RayLauncher
+from harness.engine.ray_launcher import ray_launcher
 from harness.errors import UsageError
 from tests.running import composed
 
@@ -16,7 +16,7 @@ from tests.running import composed
 def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with ExitStack() as stack, pytest.raises(UsageError, match=r"pip install '\.\[cluster\]'"):
-        RayLauncher(stack, 3)
+        ray_launcher(stack, 3)
 
 
 @pytest.mark.parametrize(

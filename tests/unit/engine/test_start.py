@@ -21,10 +21,10 @@ pytestmark = pytest.mark.live
 def workers(folder: Path, does: Sequence[str], hang_timeout_s: float) -> Iterator[list[Header]]:
     """What the workers answer that do this."""
     with ExitStack() as stack:
-        made, launcher = [], LocalLauncher(stack)
+        made, launcher = [], LocalLauncher(stack, folder)
         for number, each in enumerate(does):
             name, log_path = f"torch-{number}", folder / f"{number}.log"
-            process, sock = launcher.start(name, 0, "tests.unit.engine.odd_worker", [], log_path, 1)
+            process, sock = launcher.start(name, 0, "tests.unit.engine.odd_worker", log_path, 1)
             made.append(WorkerProcess(name, process, sock, log_path, hang_timeout_s, 60.0))
             stack.callback(made[-1].close)
             made[-1].send({"op": "setup", "does": each, "number": number})

@@ -45,8 +45,9 @@ def accepting() -> Iterator[Accepting]:
         yield made
 
 
-def test_two_ends_that_know_the_token_exchange_messages() -> None:
-    ours, theirs = map(Connection, tcp.pair(TOKEN))
+def test_two_ends_that_know_the_token_exchange_messages(accepting: Accepting) -> None:
+    connected = tcp.connect(accepting.address, TOKEN)
+    ours, theirs = map(Connection, (connected, accepting.result()))
     ours.send({"op": "bytes"}, bytes(3_000_000))
     header, payload = theirs.receive()
     assert (header, len(payload)) == ({"op": "bytes"}, 3_000_000)

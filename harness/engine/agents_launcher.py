@@ -1,0 +1,109 @@
+"""Workers on nodes that have an agent each, which are connected over TCP.
+
+What an agent is asked for is `NodeAgent`'s; how it is asked is another's: Ray's, or a call.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.engine import tcp
+from harness.engine.launcher import NodeLost, Process
+from harness.errors import RunError
+
+DEAD_S = 2.0  # an agent that does not answer for so long, when its worker has gone, is gone too
+ANSWER_S = 20.0
+
+
+class Agent(Protocol):
+    def ask(self, method: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Any:
+        """The answer. RunError: it failed, or gave none in time."""
+        ...
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Without an answer."""
+        ...
+
+
+class AgentsLauncher:
+    """`agents`: one on each node, which know `token`."""
+
+    def __init__(self, agents: Sequence[Agent], token: bytes) -> None:
+        self._agents, self._token = agents, token
+        self._files: list[list[str]] = [[] for _ in agents]  # of each node, by name
+        self._nodes: dict[str, int] = {}  # of workers
+
+    def open(
+        self, of_nodes: Sequence[Mapping[str, int | None]], of_hosts: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        for agent, names, sizes in zip(self._agents, self._files, of_nodes, strict=True):
+            agent.ask("open", {**sizes, **of_hosts})
+            names += sizes
+        return {}
+
+    def start(
+        self, name: str, node: int, module: str, log_path: Path, num_threads: int, *,
+        has_peers: bool = False,
+    ) -> tuple[Process, socket.socket]:  # fmt: skip
+        """`log_path`: on a file system that all nodes share."""
+        agent, self._nodes[name] = self._agents[node], node
+        try:
+            far = [
+                (other.ask("serve"), names)
+                for other, names in zip(self._agents, self._files, strict=True)
+                if other is not agent and names
+            ]
+            ticket, address = agent.ask("listen")
+            sock = tcp.connect(tuple(address), self._token)
+            try:
+                pid = agent.ask(
+                    "begin", ticket, name, module, log_path.resolve(), num_threads, has_peers, far
+                )
+            except RunError:
+                sock.close()
+                raise
+        except (RunError, tcp.Refused) as error:
+            raise RunError(f"worker {name} cannot be started on node {node}: {error}") from None
+        return FarProcess(agent, node, pid), sock
+
+    def connect(self, one: str, other: str) -> None:
+        ours, theirs = (self._agents[self._nodes[name]] for name in (one, other))
+        if ours is theirs:
+            ours.ask("pair", one, other)
+            return
+        ticket, address = ours.ask("listen")
+        theirs.ask("join", other, one, address)
+        ours.ask("hand", ticket, one, other)
+
+
+class FarProcess:
+    """A worker of an agent, as a subprocess.Popen."""
+
+    def __init__(self, agent: Agent, node: int, pid: int) -> None:
+        self._agent, self._node, self.pid = agent, node, pid
+        self._lost = False  # its agent answers no more
+
+    def kill(self) -> None:
+        self._agent.tell("kill", self.pid)  # where its node has died, so has it
+
+    def wait(self, timeout: float | None = None) -> int:
+        told = f"is lost with node {self._node}, whose agent is gone"
+        if self._lost:
+            raise NodeLost(told)
+        part_s = (ANSWER_S if timeout is None else timeout) / 4
+        while True:
+            try:
+                code: int | None = self._agent.ask(
+                    "wait", self.pid, part_s, timeout_s=part_s + DEAD_S
+                )
+            except RunError:
+                self._lost = True
+                raise NodeLost(told) from None
+            if code is not None:
+                return code
+            if timeout is not None:
+                raise subprocess.TimeoutExpired("worker", timeout)

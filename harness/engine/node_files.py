@@ -1,0 +1,117 @@
+"""The files that stand for a node's DRAM and SSD, by name, as workers read and write them.
+
+A worker has those of its own host open. For one of another host it asks, over a connection to that
+host, whose agent does what it asks for (`serve`).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Protocol
+
+from harness.engine.transport import Connection, Header, PeerLost
+
+ANSWER_S = 30.0  # the longest that another host may take for one part of a file
+
+
+class NodeFile(Protocol):
+    def read(self, into: memoryview, at: int) -> None:
+        """Fills `into` from byte `at` on. EOFError: it ends before; PeerLost: its host has died."""
+        ...
+
+    def write(self, content: memoryview, at: int) -> None:
+        """PeerLost: its host has died."""
+        ...
+
+
+class OpenFile:
+    """`number`: of a file that this process has open."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def read(self, into: memoryview, at: int) -> None:
+        done = 0
+        while done < len(into):
+            got = os.preadv(self.number, [into[done:]], at + done)
+            if got == 0:
+                raise EOFError(f"a file ends {len(into) - done} bytes before a read of it")
+            done += got
+
+    def write(self, content: memoryview, at: int) -> None:
+        done = 0
+        while done < len(content):  # the kernel takes at most 2 GiB at a time
+            done += os.pwrite(self.number, content[done:], at + done)
+
+
+def number_of(file: NodeFile) -> int:
+    """For what maps a file into its memory, which must be of its own host."""
+    assert isinstance(file, OpenFile)
+    return file.number
+
+
+class FarFile:
+    def __init__(self, name: str, host: FarHost) -> None:
+        self._name, self._host = name, host
+
+    def read(self, into: memoryview, at: int) -> None:
+        asked = {"op": "read", "file": self._name, "at": at, "num_bytes": len(into)}
+        into[:] = self._host.ask(asked)
+
+    def write(self, content: memoryview, at: int) -> None:
+        self._host.ask({"op": "write", "file": self._name, "at": at}, content)
+
+
+class FarHost:
+    """`sock`: connected to what `serve`s there. One request at a time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._name = str(sock.getpeername())
+        sock.settimeout(ANSWER_S)
+        self._connection, self._lock = Connection(sock), threading.Lock()
+
+    def ask(self, header: Header, content: bytes | memoryview = b"") -> bytearray:
+        with self._lock:
+            try:
+                self._connection.send(header, content)
+                answer, found = self._connection.receive()
+            except (EOFError, OSError):
+                self._connection.close()  # an answer that comes late is nobody's
+                raise PeerLost(f"host {self._name} is gone") from None
+        if "error" in answer:
+            raise OSError(answer["error"])
+        return found
+
+
+def serve(sock: socket.socket, files: Mapping[str, int]) -> None:
+    """Reads and writes `files`, by their numbers, for the other end until that closes."""
+    with sock:
+        connection = Connection(sock)
+        while True:
+            try:
+                header, content = connection.receive()
+            except EOFError:
+                return
+            found, answer = bytearray(header.get("num_bytes", 0)), {}
+            file = OpenFile(files[header["file"]])
+            try:
+                if header["op"] == "read":
+                    file.read(memoryview(found), header["at"])
+                else:
+                    file.write(memoryview(content), header["at"])
+            except (EOFError, OSError) as error:
+                answer = {"error": str(error)}
+            connection.send(answer, memoryview(found))
+
+
+def files_of(numbers: Mapping[str, int], far: Mapping[str, list[str]]) -> dict[str, NodeFile]:
+    """Those that a worker was given: open ones by name, and by the number of a socket to another
+    host the names of that host's."""
+    files: dict[str, NodeFile] = {name: OpenFile(number) for name, number in numbers.items()}
+    for number, names in far.items():
+        host = FarHost(socket.socket(fileno=int(number)))
+        files |= {name: FarFile(name, host) for name in names}
+    return files
