@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from harness.engine.agents_launcher import AgentsLauncher
 from harness.engine.engine import TorchEngine
 from harness.engine.node_agent import NodeAgent
 from harness.engine_api import Experiment
+from tests import elastic as beds
 
 
 class Called:
@@ -35,12 +37,17 @@ def launcher(stack: ExitStack, num_nodes: int) -> AgentsLauncher:
 
 
 @contextmanager
-def on_nodes() -> Iterator[None]:
-    """Meanwhile live instances start on agents, one for each node of their hardware."""
+def on_nodes(
+    make: Callable[[ExitStack, int], AgentsLauncher] = launcher, num_nodes: int = 4
+) -> Iterator[None]:
+    """Meanwhile live instances start on agents, which `make` makes one of for each node of their
+    hardware, and each of a test bed's on a node of its own, of `num_nodes`."""
+    on = replace(beds.hardware(num_nodes), devices_per_node=1)
 
     def begun(engine: TorchEngine, stack: ExitStack, experiment: Experiment) -> AgentsLauncher:
-        return launcher(stack, experiment.hardware.num_nodes)
+        return make(stack, experiment.hardware.num_nodes)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TorchEngine, "_launcher", begun)
+        patch.setattr(beds, "hardware", lambda: on)
         yield

@@ -73,7 +73,7 @@ class ElasticCluster:
         self._mover = KvMover(shared)
         self._roles: dict[ElasticInstance, tuple[str, float]] = {}  # held slots: role, since when
         self._leases: dict[KvStore, Lent] = {}
-        self._fabric.on_lost = self._lost
+        self._fabric.on_lost, self._fabric.on_host_lost = self._lost, self._host_lost
 
     @property
     def paced(self) -> bool:
@@ -254,15 +254,18 @@ class ElasticCluster:
         RunError where the system knows of no hosts that fail."""
         if self.on_host_lost is None:
             raise RunError(f"host {node} fails, and this system is not made for that")
-        host = self.hosts[node]
-        if host.lost:
+        if self.hosts[node].lost:
             return
         for instance in self.instances:
             if instance.memory.node == node:
                 self.kill(instance)
-        host.fail()
+        self._host_lost(node)
+
+    def _host_lost(self, node: int) -> None:
+        self.hosts[node].fail()
         self._shared.record("host_lost", f"node-{node}", self._loop.now)
-        self.on_host_lost(node)
+        if self.on_host_lost is not None:
+            self.on_host_lost(node)
 
     def _lost(self, name: str, reason: str) -> None:
         """The engine says that an instance has died."""

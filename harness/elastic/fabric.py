@@ -73,6 +73,7 @@ class Fabric(Protocol):
     places_matter: bool  # whether `spans` are read: a simulator counts bytes alone
     paced: bool  # whether copies take the time of the hardware profile's links
     on_lost: Callable[[str, str], None]  # set by the cluster: an instance that has died, and why
+    on_host_lost: Callable[[int], None]  # the same, before: a node that has failed
 
     async def copy(
         self, source: Memory, target: Memory, num_bytes: int, spans: Callable[[], Sequence[Span]],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from typing import NoReturn
 
 from harness.clock import Event, WallLoop
 from harness.device.location import Location
@@ -14,7 +15,7 @@ from harness.engine.paced_links import LinkPath, PacedLinks
 from harness.engine.transport import Header
 from harness.errors import InstanceLost, RunError
 
-NOTICE_S = 5.0
+NOTICE_S = 10.0
 
 
 def ignore(message: Header) -> None:
@@ -36,9 +37,11 @@ class TorchFabric:
         self.commands: dict[str, Commands] = {}  # by instance
         self._nodes: dict[str, int] = {}  # of instances
         self.lost: set[str] = set()
+        self._lost_nodes: set[int] = set()
         self.batch_numbers = count()
         self.on_death: list[Callable[[str], None]] = []  # batches in flight look here
         self.on_lost: Callable[[str, str], None]
+        self.on_host_lost: Callable[[int], None]
 
     def join(self, memory: Memory, commands: Commands) -> None:
         name = memory.name
@@ -55,23 +58,21 @@ class TorchFabric:
         if from_worker and source.name == target.name:
             return await self._ask(source.name, header | {"op": "relocate"}, spans, sending)
         if from_worker and to_worker:
-            header |= {"op": "push", "to": target.name}
-            done = await self._ask(source.name, header, spans, sending)
-            if not done and (sending.stop is None or not sending.stop.is_set):
-                await self._notice(target.name)
-            self._require(target.name)
-            return done
-        if from_worker:
-            header |= {"op": "save", "file": target.name}
-            return await self._ask(source.name, header, spans, sending)
-        header["file"] = source.name
-        if to_worker:
-            return await self._ask(target.name, header | {"op": "pull"}, spans, sending)
-        # A worker that lives makes a host's own copy, of that host where there is one.
-        living = [name for name in self.commands if name not in self.lost]
-        alive = min(living, key=lambda name: self._nodes[name] != target.node)
-        header |= {"op": "between", "to_file": target.name}
-        return await self._ask(alive, header, spans, sending)
+            mover, header = source.name, header | {"op": "push", "to": target.name}
+        elif from_worker:
+            mover, header = source.name, header | {"op": "save", "file": target.name}
+        elif to_worker:
+            mover, header = target.name, header | {"op": "pull", "file": source.name}
+        else:
+            # A worker that lives makes a host's own copy, of that host where there is one.
+            living = [name for name in self.commands if name not in self.lost]
+            mover = min(living, key=lambda name: self._nodes[name] != target.node)
+            header |= {"op": "between", "file": source.name, "to_file": target.name}
+        done = await self._ask(mover, header, spans, sending)
+        if not done and (sending.stop is None or not sending.stop.is_set):
+            await self._notice(source, target)
+        self._require(target.name)
+        return done
 
     async def load(
         self, source: Memory, target: Memory, layers: Mapping[int, Span],
@@ -101,6 +102,8 @@ class TorchFabric:
             header |= {"op": "read_layers", "file": source.name}
             to.send(header, on_message, *stops)
             await self._loop.wait(done)
+            if not (complete or target.name in self.lost or any(each.is_set for each in stops)):
+                await self._notice(source)
         else:
             self._require(source.name)
             number = to.expect(on_message)
@@ -187,13 +190,17 @@ class TorchFabric:
         self._require(name)
         return answer
 
-    async def _notice(self, name: str) -> None:
-        """A worker says that `name` has died: the harness is about to know it, too."""
+    async def _notice(self, *ends: Memory) -> NoReturn:
+        """A worker says that one of `ends`, or its host, has died: the harness is about to know
+        it, too, and raises InstanceLost then."""
         until_s = self._loop.now + NOTICE_S
-        while name not in self.lost:
-            if self._loop.now > until_s:
-                raise RunError(f"a copy to {name} broke off, which has not died")
+        while self._loop.now <= until_s:
+            for end in ends:
+                if end.name in self.lost or end.node in self._lost_nodes:
+                    raise InstanceLost(end.name)
             await self._loop.sleep(0.005)
+        names = " or ".join(end.name for end in ends)
+        raise RunError(f"a copy broke off, and neither {names} nor its host has died")
 
     def _require(self, name: str) -> None:
         if name in self.lost:
@@ -203,6 +210,10 @@ class TorchFabric:
         self.lost.add(name)
         for other in self.commands.keys() - self.lost:
             self.commands[other].worker.send({"op": "lost", "name": name})
+        node = self._nodes[name]
+        if self.commands[name].worker.node_lost and node not in self._lost_nodes:
+            self._lost_nodes.add(node)
+            self.on_host_lost(node)
         self.commands[name].fail()
         for tell in list(self.on_death):
             tell(name)

@@ -46,6 +46,7 @@ class WorkerProcess:
         self._pending = 0  # commands without an answer yet; written by the loop's thread
         self._num_answered = 0  # also for it: of a stage between two others it is the only sign
         self._closing = self._came_alive = False
+        self.node_lost = False  # it is gone with its node
         self._thread: threading.Thread | None = None
         self._process, self._connection = process, Connection(sock)
         self.on_failure: Callable[[RunError], None] = abort
@@ -190,6 +191,7 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             return "closed its connection but has not exited"
         except NodeLost as lost:
+            self.node_lost = True
             return str(lost)
         if code == -signal.SIGKILL:
             return "died: killed by SIGKILL (out of memory?)"

@@ -61,6 +61,7 @@ class SimFabric:
         # more, or less, on each
         self.beside: dict[str, Callable[[Place, float], None]] = {}
         self.on_lost: Callable[[str, str], None]
+        self.on_host_lost: Callable[[int], None]
 
     async def copy(
         self, source: Memory, target: Memory, num_bytes: int,

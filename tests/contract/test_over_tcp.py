@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import elastic as beds
 from tests.agents import on_nodes
 from tests.contract import test_elastic as elastic
 from tests.contract import test_elastic_deaths as deaths
@@ -41,9 +39,7 @@ POOLED: list[Callable[[PoolBench], None]] = [
 
 @pytest.fixture(scope="module", autouse=True)
 def each_on_a_node() -> Iterator[None]:
-    on = replace(beds.hardware(), devices_per_node=1)
-    with pytest.MonkeyPatch.context() as patch, on_nodes():
-        patch.setattr(beds, "hardware", lambda: on)
+    with on_nodes():
         yield
 
 

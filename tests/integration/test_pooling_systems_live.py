@@ -78,13 +78,14 @@ class Served:
 
 def serve(
     run_dir: Path, num_devices: int, overrides: list[str],
-    watch: Callable[[Any], None] = lambda system: None,
+    watch: Callable[[Any], None] = lambda system: None, per_node: int | None = None,
 ) -> Served:  # fmt: skip
     """watch: is given the system before anything arrives and after everything has ended."""
     requests = requests_for(MODELS, 3)
     for index, request in enumerate(requests):
         request.arrival_s = 0.03 * index
-    with started(run_dir, MODELS, pooled, requests, num_devices) as (experiment, _, cluster):
+    with started(run_dir, MODELS, pooled, requests, num_devices, per_node) as live:
+        experiment, _, cluster = live
         node = composed(*overrides, "+workload=burstgpt").system
         loop, recorder = experiment.loop, experiment.recorder
         system = build(plain(node), "system", loop=loop, cluster=cluster)

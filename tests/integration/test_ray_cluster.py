@@ -1,4 +1,5 @@
-"""Dedicated instances on a Ray cluster of three nodes, which are all on this host."""
+"""Live instances on a Ray cluster of three nodes, which are all on this host. What passes between
+nodes is tested without Ray as well, in `test_systems_on_nodes.py` and `test_over_tcp.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
+from harness.engine.ray_launcher import ray_launcher
 from harness.errors import InstanceLost, UsageError
+from tests.agents import on_nodes
+from tests.elastic import private
+from tests.integration import test_systems_on_nodes as systems
 from tests.integration.test_torch_engine import request, started
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
@@ -127,6 +132,45 @@ def test_killing_the_harness_leaves_no_worker_behind(cluster: Any, tmp_path: Pat
             time.sleep(0.1)
         command.kill()
     wait_until_gone(pids)
+
+
+def test_models_take_turns_on_each_node(cluster: Any, tmp_path: Path) -> None:
+    with on_nodes(ray_launcher, NUM_NODES):
+        systems.test_models_take_turns_on_each_node("aegaeon", tmp_path)
+
+
+def test_weights_come_from_another_node(cluster: Any) -> None:
+    with on_nodes(ray_launcher, NUM_NODES):
+        systems.test_blitzscale_gets_weights_from_another_node(())
+
+
+def test_kv_goes_to_another_node(cluster: Any) -> None:
+    with on_nodes(ray_launcher, NUM_NODES):
+        systems.test_llumnix_migrates_to_another_node()
+
+
+def test_the_memory_of_a_node_that_dies_is_lost_with_its_instance(cluster: Any) -> None:
+    cluster.add_node(**NODE)  # which the next test has in its place
+    with on_nodes(ray_launcher, NUM_NODES), private("torch", NUM_NODES) as bed:
+        lost: list[int] = []
+        bed.cluster.on_lost = lambda instance: None
+        bed.cluster.on_host_lost = lost.append
+        first, *_, last = bed.instances
+        commands: Any = bed.cluster._fabric
+        doomed = commands.commands[last.name].worker.pid
+
+        async def story() -> None:
+            source = bed.cluster.hosts[2].disk(bed.model.name)
+            await first.drop(range(4))
+            os.kill(raylet_of(doomed), signal.SIGKILL)
+            with pytest.raises(InstanceLost):
+                await first.load(range(4), source)
+            assert last.lost is not None
+            assert await first.load(range(4), bed.instances[1])
+
+        bed.run(story())
+        assert lost == [2]
+        assert bed.cluster.hosts[2].lost
 
 
 def test_a_node_that_dies_is_named_and_the_others_go_on(cluster: Any, tmp_path: Path) -> None:

@@ -42,17 +42,19 @@ MODELS = {  # three KV shapes, two models of one of them
 @contextmanager
 def started(
     run_dir: Path, models: dict[str, ModelSpec], place: Any, requests: list[Request],
-    num_pooled: int = 2, **changes: Any,
+    num_pooled: int = 2, per_node: int | None = None, **changes: Any,
 ) -> Iterator[tuple[Experiment, TorchEngine, Cluster]]:  # fmt: skip
-    """`num_pooled` instances, or one per model, on which every model has its say."""
+    """`num_pooled` instances, or one per model, on which every model has its say. `per_node`: of
+    the instances; None: all."""
     values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
     del values["_target_"]
     values = OmegaConf.merge(values, {"num_threads": 1}, changes)
     engine = TorchEngine(typed(plain(values), TorchEngine.Config, "engine"))
     num_devices = len(models) if place is dedicated else num_pooled
     hardware = replace(
-        hardware_profile("local"), num_devices=num_devices, devices_per_node=num_devices
-    )
+        hardware_profile("local"), num_devices=num_devices,
+        devices_per_node=per_node or num_devices,
+    )  # fmt: skip
     run_dir.mkdir(exist_ok=True)
     experiment = Experiment(
         loop=engine.make_loop(),
