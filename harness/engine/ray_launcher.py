@@ -65,7 +65,7 @@ def check_versions(agents: Sequence[RayAgent]) -> None:
     """UsageError where a node has other ones than this host."""
     ours = NodeAgent.here()
     for node, agent in enumerate(agents):
-        theirs = agent.ask("here")
+        theirs = agent.ask("here", timeout_s=PLACE_S)  # its process is yet to start
         for name in ours.keys() | theirs.keys():
             if ours.get(name) != theirs.get(name):
                 raise UsageError(

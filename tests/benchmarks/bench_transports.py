@@ -3,7 +3,7 @@
     python -m tests.benchmarks.bench_transports [--rounds 200] [--json FILE]
 
 Two processes of this host, so what a network adds is not in it. Socket pair and TCP carry messages
-of the harness, as workers send them. gloo carries torch's tensors, as torch.distributed would. NIXL,
+of the harness, as workers send them. gloo carries torch's tensors, as torch.distributed does. NIXL,
 where it is installed (pip install nixl), writes from memory to memory by UCX, registered once; both
 ends poll without a pause, so it wants a core for each. P50 over the rounds.
 """
