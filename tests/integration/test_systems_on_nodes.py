@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.agents import on_nodes
-from tests.exactness import plain_tokens
 from tests.integration import test_blitzscale_live as blitzscale
 from tests.integration import test_kunserve_live as kunserve
 from tests.integration import test_llumnix_live as llumnix
 from tests.integration import test_pooling_systems_live as pooling
-from tests.integration.test_torch_pool import MODELS
+from tests.integration.test_torch_pool import MODELS, dedicated_tokens
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
@@ -31,10 +30,8 @@ def each_on_a_node() -> Iterator[None]:
 @pytest.mark.parametrize("system", ["aegaeon", "serverlessllm"])
 def test_models_take_turns_on_each_node(system: str, tmp_path: Path) -> None:
     """Aegaeon's requests go from the prefill instance to the other node's, with their KV."""
-    served = pooling.serve(tmp_path, 2, [f"+system={system}"], per_node=1)
-    records = served.recorder.records.values()
-    assert {record.status for record in records} == {"completed"}
-    assert served.tokens == plain_tokens([record.request for record in records], MODELS)
+    served = pooling.serve(tmp_path / "run", 2, [f"+system={system}"], per_node=1)
+    pooling.assert_all_have_their_tokens(served, dedicated_tokens(tmp_path / "alone", MODELS))
     swaps = {event["instance"] for event in served.events("swap_in")}
     assert swaps == ({"torch-1"} if system == "aegaeon" else set())
 
