@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NoReturn
 
 from harness.clock import Event, WallLoop
 from harness.cost.profile import HardwareProfile
@@ -15,9 +14,9 @@ from harness.engine.host_memory import HostMemory, kv_file
 from harness.engine.instance import LiveRun, TorchInstance
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.worker_process import WorkerProcess, abort
 from harness.engine_api import Experiment
-from harness.errors import RunError
+from harness.errors import InstanceLost, RunError, first_line
 from harness.pooled.blocks import SlabPool
 from harness.pooled.device import KvCopy
 from harness.pooled.plan import MemoryPlan
@@ -26,6 +25,8 @@ from harness.pooled.plan import MemoryPlan
 class TorchDevice:
     """`spawn(anew)` starts a worker process on `node` and tells it its setup; anew: after a
     restart."""
+
+    on_lost: Callable[[InstanceLost], None]  # the instance that is made of it sets it
 
     def __init__(
         self, node: int, spawn: Callable[[bool], WorkerProcess], start_timeout_s: float,
@@ -40,6 +41,16 @@ class TorchDevice:
         self._worker = spawn(False)
         self.name = self._worker.name
         self._threads: list[threading.Thread] = []
+        self._fail: Callable[[RunError], None] = abort
+
+    def may_fail(self) -> None:
+        """A fault is planned: the worker's death is told to `on_lost`, where it would end the
+        run."""
+        self._fail = self._lose
+        self._worker.on_failure = self._lose
+
+    def _lose(self, error: RunError) -> None:
+        self.on_lost(InstanceLost(self.name, first_line(error)))
 
     @property
     def pid(self) -> int:
@@ -114,6 +125,7 @@ class TorchDevice:
         self._worker.close()
 
     def _listen(self) -> None:
+        self._worker.on_failure = self._fail
         self._commands = Commands(self._worker, self._loop)
 
     async def _copy(self, op: str, copy: KvCopy) -> None:
@@ -130,7 +142,7 @@ class TorchDevice:
             try:
                 function()
             except RunError as error:
-                self._loop.post(_raise, error)
+                self._loop.post(self._fail, error)
             else:
                 self._loop.post(over.set)
 
@@ -138,7 +150,3 @@ class TorchDevice:
         self._threads = [thread]
         thread.start()
         await self._loop.wait(over)
-
-
-def _raise(error: RunError) -> NoReturn:
-    raise error

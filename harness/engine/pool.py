@@ -70,7 +70,10 @@ class TorchPool:
         cluster = replace(self._experiment, hardware=hardware).cluster(
             pool=pool,
             profile=HardwareProfile(hardware, found),
-            victims=[Processes(each.name, self._experiment.loop, each.pids) for each in devices],
+            victims=[
+                Processes(each.name, self._experiment.loop, each.pids, each.may_fail)
+                for each in devices
+            ],
         )
         return cluster, self._resolved(ready, found)
 

@@ -6,13 +6,14 @@ real bytes. Which bytes, when and where to is decided above, once (`harness.pool
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from harness.clock import Event
 from harness.device.instance import Instance
 from harness.device.location import Location
+from harness.errors import InstanceLost
 from harness.pooled.blocks import SlabPool
 
 
@@ -31,8 +32,12 @@ class KvCopy:
 
 
 class Device(Protocol):
+    """Once it has died, what is awaited of it never ends; `on_lost` is called when that is known.
+    Raises InstanceLost instead where no fault is planned."""
+
     name: str
     node: int
+    on_lost: Callable[[InstanceLost], None]
 
     def executor(self, model: str, kv: SlabPool) -> Instance:
         """What runs batches of `model`, its KV in blocks of `kv` and its weights where the latest

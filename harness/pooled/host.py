@@ -22,11 +22,13 @@ from harness.records.record import Recorder
 
 @dataclass(slots=True)
 class SwappedKv:
-    """A request's KV in a host cache. `ready` is set once its last byte has arrived (rule ②)."""
+    """A request's KV in a host cache. `ready` is set once its last byte has arrived (rule ②), or
+    once it is `gone`: given up, or lost with the device that it was coming from."""
 
     host: Host
     offsets: list[int]
     ready: Event
+    gone: bool = False
 
 
 @dataclass(slots=True)

@@ -7,6 +7,9 @@ the rules of §5.3. The same bookkeeping on every engine, over a `Device` that m
   ① a batch runs only with all of its requests' KV on the device;
   ② KV is read from where it was copied to only once that copy is complete;
   ③ blocks are given out only once no transfer touches them.
+
+When its device dies, all that waits for it waits for ever. `on_lost` tells the system, which takes
+its requests elsewhere. Host memory, with the KV that lies there, stays.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from math import inf
 from harness.clock import Event
 from harness.device.instance import Instance
 from harness.device.memory import KvShape
+from harness.errors import InstanceLost
 from harness.pooled.blocks import SlabPool, device_shape, host_shape
 from harness.pooled.device import Device, KvCopy
 from harness.pooled.host import Host, SharedByPool, SwappedKv
@@ -28,7 +32,9 @@ SAMPLE_S = 1.0
 
 
 class PooledInstance:
-    """Models are named as requests name them."""
+    """Models are named as requests name them. `on_lost`: called once it is known that the device
+    has died, with the requests whose KV was on its way from it to host memory; None: that ends the
+    run. `lost`: that is known."""
 
     def __init__(self, device: Device, host: Host, shared: SharedByPool) -> None:
         self.name, self.node, self.host = device.name, device.node, host
@@ -44,7 +50,11 @@ class PooledInstance:
             name: host_shape(spec, plan.block_tokens) for name, spec in self.models.items()
         }
         self._executors: dict[str, Instance] = {}
-        self._arriving: dict[int, Event] = {}  # request_id -> its swap-in under way
+        self._leaving: dict[int, SwappedKv] = {}  # request_id -> its swap-out under way
+        self._arriving: dict[int, tuple[SwappedKv, Event]] = {}  # … its swap-in under way
+        self.on_lost: Callable[[set[int]], None] | None = None
+        self.lost = False
+        device.on_lost = self._lose
         self._last_ran: str | None = None
         self._idle_since_s = 0.0
         self._last_step_s = 0.0
@@ -107,7 +117,11 @@ class PooledInstance:
         if executor is None:
             executor = self._executors[model] = self._device.executor(model, self.kv(model))
         start_s = self._loop.now
-        steps = await executor.execute(batch, max_steps=max_steps, until=until, stop=stop)
+        try:
+            steps = await executor.execute(batch, max_steps=max_steps, until=until, stop=stop)
+        except InstanceLost:
+            await self._loop.wait(Event(self._loop))
+            raise
         phase = "prefill" if batch.chunks else "decode"
         ids = [request.request_id for request in requests]
         self._log("run", start_s, model=model, phase=phase, requests=ids)
@@ -166,7 +180,8 @@ class PooledInstance:
         ready = Event(self._loop)
         offsets = self.kv(request.model).detach(request)
         assert offsets, f"request {request.request_id} has no KV on {self.name}"
-        self._swapped[request.request_id] = swapped = SwappedKv(self.host, [], ready)
+        swapped = SwappedKv(self.host, [], ready)
+        self._swapped[request.request_id] = self._leaving[request.request_id] = swapped
         copy = self._copy_out(request, offsets, swapped, on_done)
         self._loop.spawn(copy, name=f"{self.name}: swap out")
         return ready
@@ -176,11 +191,18 @@ class PooledInstance:
     ) -> None:
         start_s = self._loop.now
         shape = self._host_shapes[request.model]
-        swapped.offsets = await self._host_room(request, shape, len(offsets))
+        room = await self._host_room(request, shape, len(offsets))
+        if self.lost:
+            self.host.discard(room)
+            return
+        swapped.offsets = room
         self._log_slabs(self.host)
         begun_s = self._loop.now
         await self._device.copy_out(KvCopy(request.model, self.node, offsets, swapped.offsets))
         self._slabs.free(offsets)
+        del self._leaving[request.request_id]
+        if swapped.gone:
+            self.host.discard(swapped.offsets)
         swapped.ready.set()
         on_done()
         self._log_swap("swap_out", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
@@ -205,8 +227,8 @@ class PooledInstance:
         pool = self.kv(request.model)
         if not pool.grow(request, request.computed_tokens + 1):
             return None
-        swapped = self._swapped.pop(request.request_id)
-        arrived = self._arriving[request.request_id] = Event(self._loop)
+        swapped, arrived = self._swapped.pop(request.request_id), Event(self._loop)
+        self._arriving[request.request_id] = swapped, arrived
         copy = self._copy_in(request, swapped, arrived, on_done)
         self._loop.spawn(copy, name=f"{self.name}: swap in")
         return arrived
@@ -216,6 +238,9 @@ class PooledInstance:
     ) -> None:
         start_s = self._loop.now
         await self._loop.wait(swapped.ready)  # rule ②
+        if swapped.gone or self.lost:
+            arrived.set()
+            return
         begun_s = self._loop.now
         swapped.host.release_after(arrived, swapped.offsets)
         offsets = self.kv(request.model).offsets[request.request_id][: len(swapped.offsets)]
@@ -230,17 +255,46 @@ class PooledInstance:
         shape = self._host_shapes[request.model]
         self._log_swap("swap_in", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
 
+    def in_host_memory(self, request: Request) -> bool:
+        """Whether the request's KV is in a host's cache, or will be, for any instance to fetch."""
+        swapped = self._swapped.get(request.request_id)
+        return swapped is not None and not swapped.gone
+
     def evict(self, request: Request) -> None:
-        """Gives up the request's KV, here or in a host's cache, but not while it moves: nothing of
-        it is computed any more."""
-        assert request.request_id not in self._arriving, request
+        """Gives up the request's KV, here or in a host's cache: nothing of it is computed any more.
+        Not while it arrives here."""
+        coming, _ = self._arriving.pop(request.request_id, (None, None))
+        assert coming is None or coming.gone, request
         swapped = self._swapped.pop(request.request_id, None)
-        if swapped is not None:
-            assert swapped.ready.is_set, request
-            swapped.host.discard(swapped.offsets)
+        if swapped is not None and not swapped.gone:
+            swapped.gone = True
+            if swapped.ready.is_set:
+                swapped.host.discard(swapped.offsets)
         self.kv(request.model).release(request)
         request.computed_tokens = 0
         self._recorder.preempted(request, self.name, self._loop.now)
+
+    def _lose(self, error: InstanceLost) -> None:
+        self.lost = True
+        self._log("lost", self._loop.now)
+        if self.on_lost is None:
+            raise error
+        # Behind those who have had their answers before it died.
+        self._loop.spawn(self._tell(self.on_lost), name=f"{self.name} is lost")
+
+    async def _tell(self, on_lost: Callable[[set[int]], None]) -> None:
+        """Its transfers touch no host memory any more: what was leaving is lost, and what was
+        arriving is still there."""
+        for swapped in self._leaving.values():
+            self.host.discard(swapped.offsets)
+            swapped.gone = True
+            swapped.ready.set()
+        for request_id, (swapped, arrived) in self._arriving.items():
+            swapped.host.move_list.pop(arrived, None)
+            if not swapped.gone:
+                self._swapped[request_id] = swapped
+        self._arriving.clear()
+        on_lost(set(self._leaving))
 
     def _log(self, kind: str, start_s: float, **fields: object) -> None:
         """What this instance did from `start_s` to now, into the run's events."""

@@ -15,6 +15,7 @@ from harness.cost.model import CostModel
 from harness.device.location import Location, dram
 from harness.device.topology import Link
 from harness.engine_api import Experiment
+from harness.errors import InstanceLost
 from harness.model_spec import ModelSpec
 from harness.pooled.blocks import SlabPool, device_shape
 from harness.pooled.device import KvCopy
@@ -28,6 +29,8 @@ from harness.sim.network import Network
 class SimDevice:
     """The GPUs `gpus` of a node as one: each has its shard of the weights and of the KV."""
 
+    on_lost: Callable[[InstanceLost], None]  # the instance that is made of it sets it
+
     def __init__(
         self, name: str, gpus: list[Location], config: SimPoolConfig, block_tokens: int,
         experiment: Experiment, cost: Callable[[ModelSpec], CostModel], network: Network,
@@ -37,6 +40,7 @@ class SimDevice:
         self._cost, self._network = cost, network
         self._loop, self._recorder = experiment.loop, experiment.recorder
         self.compute, self._may_fail = Compute(self._loop), False
+        self.alive = True
         hardware, models = experiment.hardware, experiment.models
         achieved = hardware.calibration.memory_efficiency
         self._memory_bytes_per_s = hardware.memory_bandwidth_bytes_per_s * achieved
@@ -49,44 +53,60 @@ class SimDevice:
     def executor(self, model: str, kv: SlabPool) -> SimInstance:
         spec = self._models[model]
         made = SimInstance(self.name, spec, kv, self._cost(spec), self._loop, self._recorder)
-        made.compute, made.may_fail = self.compute, self._may_fail
+        made.compute, made.may_fail, made.died = self.compute, self._may_fail, self._died
         return made
 
     def may_fail(self) -> None:
         """A fault is planned, before anything has run."""
         self._may_fail = True
 
+    async def _died(self) -> None:
+        if not self.alive:
+            raise InstanceLost(self.name, "killed")
+
+    async def _answer(self) -> None:
+        """Comes at the end of an operation: the dead give none."""
+        if not self.alive:
+            await self._loop.wait(Event(self._loop))
+
     async def load(
         self, model: str, at_bytes: int, source: Location, *, staged: bool, stop: Event | None
     ) -> bool:
-        num_bytes = self._weight_bytes[model]
+        num_bytes, complete = self._weight_bytes[model], True
         if stop is not None:
-            return await self._network.transfer_until(
+            complete = await self._network.transfer_until(
                 stop, source, self._gpus, num_bytes,
                 stream="weights", chunk_bytes=self._config.chunk_bytes,
             )  # fmt: skip
-        pace = None if staged else self._pageable
-        await self._network.transfer(source, self._gpus, num_bytes, stream="weights", pace=pace)
-        return True
+        else:
+            pace = None if staged else self._pageable
+            await self._network.transfer(source, self._gpus, num_bytes, stream="weights", pace=pace)
+        await self._answer()
+        return complete
 
     async def relocate(self, model: str, from_bytes: int, to_bytes: int) -> None:
         """Every byte is read and written once."""
         num_bytes = self._weight_bytes[model]
         await self._loop.sleep(2 * num_bytes / self._memory_bytes_per_s)
+        await self._answer()
 
     async def copy_out(self, copy: KvCopy) -> None:
         host, num_bytes = dram(copy.node), self._kv_bytes(copy)
         await self._network.transfer(self._gpus, host, num_bytes, stream="kv")
+        await self._answer()
 
     async def copy_in(self, copy: KvCopy) -> None:
         num_bytes, host = self._kv_bytes(copy), dram(copy.node)
         await self._network.transfer(host, self._gpus, num_bytes, stream="kv")
+        await self._answer()
 
     async def restart(self) -> None:
         await self._loop.sleep(self._config.restart_s)
+        await self._answer()
 
     async def collect_garbage(self) -> None:
         await self._loop.sleep(self._config.collect_s)
+        await self._answer()
 
     def _kv_bytes(self, copy: KvCopy) -> int:
         """The KV bytes that `copy` moves on each GPU."""

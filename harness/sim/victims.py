@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from harness.clock import Event, Loop
 from harness.errors import InstanceLost
 from harness.sim.compute import Compute
+from harness.sim.device import SimDevice
 from harness.sim.fabric import SimFabric
 from harness.sim.instance import SimInstance
 
@@ -79,17 +78,25 @@ class SimElasticVictim(_Stalled):
 
 
 class SimPooledVictim(_Stalled):
-    """A device on which models take turns. No system of ours goes on without one: its death ends
-    the run, as that of a worker does."""
+    """A device on which models take turns. Its death is known `notice_s` after it."""
 
-    def __init__(self, name: str, loop: Loop, compute: Compute, expect: Callable[[], None]) -> None:
-        super().__init__(name, loop, compute)
-        self.expect = expect
-        self.alive = True
+    def __init__(self, device: SimDevice, loop: Loop, notice_s: float) -> None:
+        super().__init__(device.name, loop, device.compute)
+        self._device, self._notice_s = device, notice_s
+
+    def expect(self) -> None:
+        self._device.may_fail()
+
+    @property
+    def alive(self) -> bool:
+        return self._device.alive
 
     def kill(self) -> None:
-        self.alive = False
-        self._loop.spawn(self._end(), name=f"{self.name} is dead")
+        self._device.alive = False
+        self._loop.spawn(self._tell(), name=f"{self.name} is dead")
+        if self._compute.interrupt is not None:
+            self._compute.interrupt.set()
 
-    async def _end(self) -> None:
-        raise InstanceLost(self.name, "killed")
+    async def _tell(self) -> None:
+        await self._loop.sleep(self._notice_s)
+        self._device.on_lost(InstanceLost(self.name, "killed"))

@@ -162,6 +162,14 @@ class Decoder:
         else:
             batch.requests.append(request)
 
+    def forget(self, request: Request) -> None:
+        """The request leaves its batch: its KV, or this instance, is lost."""
+        batch = next(batch for batch in self.work_list if request in batch.requests)
+        batch.requests = [other for other in batch.requests if other is not request]
+        if not batch.requests:
+            self.work_list.remove(batch)
+        self.scaler.forget(request)
+
     async def serve(self) -> None:
         """Runs Algorithm 2 from line 3 on; does not return."""
         await self._may_decode()

@@ -19,7 +19,7 @@ class MortalProxy(Proxy):
     """
 
     def __init__(
-        self, config: StoreConfig, loop: Loop, dispatch: Callable[[Request], str],
+        self, config: StoreConfig, loop: Loop, dispatch: Callable[[Request], str | None],
         ask: Callable[[int], str | None],
     ) -> None:  # fmt: skip
         super().__init__(open_empty_store(config), dispatch)

@@ -101,6 +101,15 @@ class Prefiller:
         running = [self.running] if self.running and self.running not in queued else []
         return running + queued
 
+    def give_up(self) -> list[Request]:
+        """All requests, which leave: this instance is lost, with the KV of the running one."""
+        held = self.held
+        if self.running is not None:
+            self.instance.evict(self.running)
+        self.queue.clear()
+        self.running = None
+        return held
+
     def add(self, request: Request, group: Group | None) -> None:
         """Adds the request to `group`, or (line 13) to a new group at the end of the queue."""
         if group is None:

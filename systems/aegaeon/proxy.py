@@ -2,7 +2,7 @@
 
 What a new proxy needs is in the shared store: every request, from before its dispatch until it has
 finished, and the instance where it is. Instances keep KV and generated tokens. A request whose
-instance is gone too starts anew.
+instance is gone too starts anew. When an instance dies, its requests are submitted again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ STORED = ("arrival_s", "model", "prompt_tokens", "output_tokens")  # of a reques
 
 class Proxy:
     """Keeps requests in the store and submits them. dispatch: chooses an instance, queues the
-    request there and returns its name."""
+    request there and returns its name; None: the request has failed, as none is left."""
 
-    def __init__(self, store: Store, dispatch: Callable[[Request], str]) -> None:
+    def __init__(self, store: Store, dispatch: Callable[[Request], str | None]) -> None:
         self.store, self._dispatch = store, dispatch
 
     def register(self, instance: str, role: str, node: int) -> None:
         """Enters an instance into the store. role: prefill, decode or both."""
         self.store.put(INSTANCE + instance, {"role": role, "node": node})
+
+    def lost(self, instance: str) -> None:
+        """Removes an instance that has died from the store."""
+        self.store.delete(INSTANCE + instance)
 
     def submit(self, request: Request) -> None:
         """Stores the request, then dispatches it."""
@@ -37,9 +41,11 @@ class Proxy:
         """Enters the request into the store, before any instance has it."""
         self.store.put(key(request), described(request, None))
 
-    def moved(self, request: Request, instance: str) -> None:
-        """Tells that the request is queued at `instance` now."""
-        if not request.finished:
+    def moved(self, request: Request, instance: str | None) -> None:
+        """Tells that the request is queued at `instance` now; None: it has failed."""
+        if instance is None:
+            self.finished(request)
+        elif not request.finished:
             self.store.put(key(request), described(request, instance))
 
     def finished(self, request: Request) -> None:

@@ -85,7 +85,12 @@ class Scaler:
         for request in leaving:  # a transfer ends before the next one of the same KV begins
             if request in self._arriving:
                 await self._loop.wait(self._arriving[request])
-        saved = [self._swap_out(request) for request in leaving]
+        saved = []
+        for request in leaving:
+            if self.instance.holds(request):
+                saved.append(self._swap_out(request))
+            else:  # lost with the device that it was to come from
+                self._left()
         if not self._on.fine_grained_sync:
             for event in saved:
                 await self._loop.wait(event)
@@ -153,6 +158,12 @@ class Scaler:
 
     def _came(self, request: Request) -> None:
         del self._arriving[request]
+        self.wake.set()
+
+    def forget(self, request: Request) -> None:
+        """Tells that the request's KV is here no longer, nor on its way in."""
+        self._here.pop(request, None)
+        self._arriving.pop(request, None)
         self.wake.set()
 
     def ready(self, requests: Sequence[Request]) -> list[Request]:

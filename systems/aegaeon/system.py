@@ -69,7 +69,7 @@ class Aegaeon:
         return pooled(models, hardware)
 
     def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
-        self._config, self._loop = config, loop
+        self._config, self._loop, self._drop = config, loop, cluster.drop
         self._variant = config.variants[config.variant]
         self._models = list(cluster.models)
         self._estimator = Estimator(cluster.profile, cluster.models, self._variant.pcie_efficiency)
@@ -99,6 +99,8 @@ class Aegaeon:
             self._proxy.register(each.instance.name, role, each.instance.node)
         for each in decode if not self._unified else []:
             self._proxy.register(each.instance.name, "decode", each.instance.node)
+        for instance in cluster.pool:
+            instance.on_lost = partial(self._lost, instance)
 
     def _scalers(self, pool: Sequence[PooledInstance]) -> tuple[list[Scaler], list[Scaler]]:
         """Of the instances that prefill and of those that decode: two partitions (§4.1). In a
@@ -150,9 +152,14 @@ class Aegaeon:
                 return part.instance.name
         return None
 
-    def _dispatch_prefill(self, request: Request) -> str:
-        """Algorithm 1 on the arrival of a request; returns the name of its prefill instance."""
+    def _dispatch_prefill(self, request: Request) -> str | None:
+        """Algorithm 1 on the arrival of a request; returns the name of its prefill instance. None:
+        no instance is left that can prefill, or decode then, and the request has failed."""
         chosen = self._prefillers_of[request.model]
+        if not chosen or not self._decoders_of[request.model]:
+            phase = "decode" if chosen else "prefill"
+            self._drop(request, f"no instance is left to {phase} for {request.model}")
+            return None
         queues = [p.queue for p in chosen]
         found = joinable(
             queues,
@@ -183,7 +190,15 @@ class Aegaeon:
             decoder.add(request, decoder.joinable(request))
         else:
             prefiller.scaler.save(request)
+            self._to_decode(request, prefiller.instance)
+
+    def _to_decode(self, request: Request, origin: PooledInstance) -> None:
+        """Queues a request whose KV is in host memory, or on its way there from `origin`."""
+        if self._decoders_of[request.model]:
             self._proxy.moved(request, self._dispatch_decode(request))
+        else:
+            origin.evict(request)
+            self._proxy.submit(request)  # which says why it fails
 
     def _dispatch_decode(self, request: Request) -> str:
         """Algorithm 2, line 2: as Algorithm 1; the load is the number of batches in the work list.
@@ -199,6 +214,28 @@ class Aegaeon:
         decoder = chosen[least([len(d.work_list) for d in chosen])]
         decoder.add(request, None)
         return decoder.instance.name
+
+    def _lost(self, instance: PooledInstance, leaving: set[int]) -> None:
+        """The instance has died, and with it its KV, also of the requests `leaving`, which were to
+        decode elsewhere: they are computed again. KV that is in host memory is not lost."""
+        for model in self._models:
+            self._prefillers_of[model] = alive(self._prefillers_of[model], instance)
+            self._decoders_of[model] = alive(self._decoders_of[model], instance)
+        self._proxy.lost(instance.name)
+        dead = (each for each in self._prefillers if each.instance is instance)
+        again = [request for prefiller in dead for request in prefiller.give_up()]
+        for decoder in self._decoders:
+            for request in decoder.held:
+                if decoder.instance is not instance and request.request_id not in leaving:
+                    continue
+                decoder.forget(request)
+                if decoder.instance.in_host_memory(request):
+                    self._to_decode(request, instance)
+                else:
+                    decoder.instance.evict(request)
+                    again.append(request)
+        for request in sorted(again, key=lambda request: request.arrival_s):
+            self._proxy.submit(request)
 
     def _serving(self, parts: Sequence[Part], model: str) -> Sequence[Part]:
         if not self._variant.pin_models_to_nodes:
@@ -221,6 +258,10 @@ class Aegaeon:
             await self._loop.wait(Event(self._loop))
         finally:
             self._proxy.close()
+
+
+def alive(parts: Sequence[Part], lost: PooledInstance) -> Sequence[Part]:
+    return [part for part in parts if part.instance is not lost]
 
 
 async def prefills_first(schedule: str, prefiller: Prefiller, decoder: Decoder, loop: Loop) -> None:

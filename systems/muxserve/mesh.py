@@ -7,8 +7,11 @@ jobs are ready than fit, decode jobs end at their next step and take turns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from harness.clock import Event, Loop
-from harness.request import Batch
+from harness.errors import InstanceLost
+from harness.request import Batch, Request
 from systems.muxserve.adbs import QuotaConfig, adapt, in_turn
 from systems.muxserve.resident import Resident
 
@@ -19,11 +22,13 @@ class Mesh:
     """The loop of one mesh."""
 
     def __init__(
-        self, loop: Loop, *, prefill_share: float, total_share: float, quotas: QuotaConfig
-    ) -> None:
-        """prefill_share, total_share: of the multiprocessors; total_share includes the excess."""
+        self, loop: Loop, drop: Callable[[Request, str], None], *, prefill_share: float,
+        total_share: float, quotas: QuotaConfig,
+    ) -> None:  # fmt: skip
+        """prefill_share, total_share: of the multiprocessors; total_share includes the excess.
+        drop: takes each request that fails, and why."""
         self.residents: list[Resident] = []
-        self._loop = loop
+        self._loop, self._drop = loop, drop
         self._prefill_share, self._total_share = prefill_share, total_share
         self._quotas = quotas
         self._prefilling: Resident | None = None
@@ -31,8 +36,12 @@ class Mesh:
         self._spare_bytes = 0
         self._wake = Event(loop)
 
-    def arrived(self, resident: Resident) -> None:
-        """Tells that the resident's queue has a request: its decode job ends, to prefill it."""
+    def submit(self, resident: Resident, request: Request) -> None:
+        """Queues the request: the resident's decode job ends, to prefill it."""
+        if resident.lost is not None:
+            self._drop(request, resident.lost)
+            return
+        resident.waiting.append(request)
         resident.stop.set()
         self._wake.set()
 
@@ -94,7 +103,11 @@ class Mesh:
         self._loop.spawn(self._run(resident, batch), name=resident.instance.name)
 
     async def _run(self, resident: Resident, batch: Batch) -> None:
-        await resident.instance.execute(batch, stop=resident.stop)
+        try:
+            await resident.instance.execute(batch, stop=resident.stop)
+        except InstanceLost as error:
+            for request in resident.give_up(str(error)):
+                self._drop(request, str(error))
         resident.job_over()
         if batch.chunks:
             self._prefilling = None

@@ -27,6 +27,7 @@ class Resident:
         self.owed_blocks = 0  # to be given away as soon as they are free
         self.wanted_blocks = 0  # to be taken as soon as other models have given them
         self.block_bytes = instance.kv.block_tokens * instance.model.held_kv_bytes_per_token
+        self.lost: str | None = None  # why nothing can run any more
         self._limits, self._loop = limits, loop
         self._used_block_s, self._since_s = 0.0, 0.0
 
@@ -71,6 +72,17 @@ class Resident:
         self.job_share = 0.0
         self.running = [request for request in self.running if not request.finished]
         self._account()
+
+    def give_up(self, why: str) -> list[Request]:
+        """All requests, which leave: the instance is lost. Its blocks are free; other models take
+        them as they take those of a model without load."""
+        self.lost = why
+        left = [request for request in self.running if not request.finished] + [*self.waiting]
+        for request in self.running:
+            self.instance.kv.release(request)
+        self.running.clear()
+        self.waiting.clear()
+        return left
 
     def quota(self, window_s: float) -> Quota:
         """The quota and its use in the window that ends now. A new window begins."""

@@ -85,6 +85,7 @@ class MuxServe:
             if mesh is None:
                 mesh = meshes[placement.devices] = Mesh(
                     loop,
+                    cluster.drop,
                     prefill_share=config.prefill_share,
                     total_share=1 + config.excess_share,
                     quotas=config.quotas,
@@ -96,8 +97,7 @@ class MuxServe:
 
     def submit(self, request: Request) -> None:
         mesh, resident = self._at[self._placed[request.model]]
-        resident.waiting.append(request)
-        mesh.arrived(resident)
+        mesh.submit(resident, request)
 
     async def serve(self) -> None:
         for mesh in self._meshes:

@@ -7,12 +7,13 @@ that have waited too long are dropped at the next arrival.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from harness.clock import Loop
 from harness.cluster import Cluster
 from harness.configuration.checks import positive
 from harness.request import Request
-from systems.serverlessllm.loading import Loader
+from systems.serverlessllm.loading import ALL_LOST, Loader
 from systems.serverlessllm.oracle import Oracle
 from systems.serverlessllm.queues import assign, batches_of, join, shortest_first, tail_of
 from systems.serverlessllm.worker import Worker
@@ -45,10 +46,21 @@ class ArtifactScheduler:
         self._oracle = Oracle(cluster.profile, cluster.models)
         self._place = self._join if order == "fcfs" else self._assign_and_sort
         self._workers = [Worker(instance, loader, loop, self._drop) for instance in cluster.pool]
+        for worker, instance in zip(self._workers, cluster.pool, strict=True):
+            instance.on_lost = partial(self._lost, worker)
 
     def submit(self, request: Request) -> None:
         self._doom()
-        self._place(request)
+        if self._workers:
+            self._place(request)
+        else:
+            self._cluster.drop(request, ALL_LOST)
+
+    def _lost(self, worker: Worker, leaving: set[int]) -> None:
+        """The device has died: others compute its requests again."""
+        self._workers.remove(worker)
+        for request in worker.give_up():
+            self.submit(request)
 
     async def serve(self) -> None:
         for worker in self._workers:

@@ -14,6 +14,8 @@ from harness.cluster import Cluster
 from harness.errors import UsageError
 from harness.pooled.instance import PooledInstance
 
+ALL_LOST = "every instance is lost"
+
 
 class Loader:
     """Loads models.

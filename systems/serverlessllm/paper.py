@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from harness.cluster import Cluster
 from harness.configuration.checks import at_least
 from harness.pooled.instance import PooledInstance
 from harness.request import Batch, Request
-from systems.serverlessllm.loading import Loader
+from systems.serverlessllm.loading import ALL_LOST, Loader
 from systems.serverlessllm.oracle import Oracle
 from systems.serving.iteration import Limits
 from systems.serving.replica import Replica
@@ -63,6 +64,15 @@ class Server(Replica):
     @property
     def busy(self) -> bool:
         return self.loading or self.num_requests > 0
+
+    def give_up(self) -> list[Request]:
+        """All requests, which leave: the device is lost, with their KV."""
+        requests = [*self.running, *self.waiting]
+        for request in self.running:
+            self.device.evict(request)
+        self.running.clear()
+        self.waiting.clear()
+        return requests
 
     def start(self, model: str) -> None:
         """Starts an instance of `model`; it replaces the one that was there."""
@@ -120,6 +130,7 @@ class PaperScheduler:
         self, config: PaperConfig, order: str, loader: Loader, *, loop: Loop, cluster: Cluster
     ) -> None:
         self._config, self._loader, self._loop = config, loader, loop
+        self._drop = cluster.drop
         oracle = Oracle(cluster.profile, cluster.models)
         self._urgency: Callable[[Request], float] = (
             oracle.service_s if order == "sjf" else lambda request: request.arrival_s
@@ -134,6 +145,8 @@ class PaperScheduler:
         self._servers = [
             Server(instance, loader, loop, limits, self._changed) for instance in cluster.pool
         ]
+        for server in self._servers:
+            server.device.on_lost = partial(self._lost, server)
         self._queued: dict[str, list[Request]] = {name: [] for name in cluster.models}
         self._started_s = dict.fromkeys(cluster.models, -inf)
 
@@ -142,6 +155,13 @@ class PaperScheduler:
         queue.append(request)
         queue.sort(key=self._urgency)
         self._changed.set()
+
+    def _lost(self, server: Server, leaving: set[int]) -> None:
+        """The device has died: others compute its requests again."""
+        self._servers.remove(server)
+        self._changed.set()
+        for request in server.give_up():
+            self.submit(request)
 
     async def serve(self) -> None:
         for server in self._servers:
@@ -155,6 +175,8 @@ class PaperScheduler:
         """Queued requests go to the instance of their model with the fewest requests, while an
         instance has room. A new instance takes what has queued for it."""
         for model, queue in self._queued.items():
+            while queue and not self._servers:
+                self._drop(queue.pop(), ALL_LOST)
             ready = [s for s in self._servers if s.model == model and not s.loading]
             while queue and ready:
                 open_to_it = ready if self._may_join(queue[0]) else [s for s in ready if s.fresh]

@@ -59,6 +59,14 @@ class Worker:
         self.queue = queue
         self._wake.set()
 
+    def give_up(self) -> list[Request]:
+        """All unfinished requests, which leave: the device is lost, with their KV."""
+        self._purge()
+        left, self.queue = self.queue, []
+        for request in left:
+            self._evict(request)
+        return left
+
     def doom(self, requests: Iterable[Request]) -> None:
         """Has the next iteration drop `requests`."""
         self._doomed.update(request.request_id for request in requests)

@@ -18,6 +18,7 @@ from harness.errors import UsageError
 from harness.placement import Demand
 from harness.records.record import Recorder
 from harness.running.client import Client
+from harness.running.faults import Faults, striking
 from harness.running.prepare import Prepared, prepare
 from tests.exactness import make_clear, plain_tokens
 from tests.running import ROOT, composed
@@ -47,9 +48,11 @@ class Served:
     cluster: Cluster
 
 
-def serve(system: str, engine: str, run_dir: Path) -> Served:
+def serve(
+    system: str, engine: str, run_dir: Path, *overrides: str, faults: Faults | None = None
+) -> Served:
     more = SIMULATED_ONLY.get(system, ()) if engine == "sim" else ()
-    parts = prepare(composed(f"+system={system}", *SMALL, *ENGINES[engine], *more))
+    parts = prepare(composed(f"+system={system}", *SMALL, *ENGINES[engine], *more, *overrides))
     requests = parts.schedule.requests()
     if engine == "torch":
         make_clear(requests, parts.models)
@@ -69,7 +72,8 @@ def serve(system: str, engine: str, run_dir: Path) -> Served:
             loop.spawn(built.serve(), name="system")
             await client.play(requests)
 
-        loop.run(main())
+        with striking(faults or Faults(), cluster, {}, loop, recorder):
+            loop.run(main())
         return Served(parts, recorder, cluster)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from harness.clock import WallLoop
 from harness.device.processes import Processes, below
-from harness.errors import InstanceLost, UsageError
+from harness.errors import UsageError
 from harness.records.run_folder import FinishedRun
 from tests.running import run_here
 
@@ -23,7 +23,6 @@ SIMULATED = (
     "workload.num_requests=100", "figure=null", "data.dir=null", "data.download=false",
 )  # fmt: skip
 KILL = "faults.kill=[{instance: 1, at_s: 20}]"
-POOLED = ("+system=serverlessllm", "model_set=tiny", "model=tiny-llama", "hardware=a100x2")
 
 
 def test_a_killed_instance_fails_what_it_has_and_the_others_serve_the_rest(tmp_path: Path) -> None:
@@ -129,13 +128,6 @@ def test_with_every_instance_dead_each_request_fails_with_a_reason(tmp_path: Pat
     table = run.requests.to_pydict()
     assert set(table["status"]) == {"completed", "failed"}
     assert table["error"][-1] == "every instance of default is lost"
-
-
-def test_a_device_that_models_share_ends_the_run_with_it(tmp_path: Path) -> None:
-    words = [each for each in SIMULATED if each.split("=")[0] not in ("+system", "model")]
-    with pytest.raises(InstanceLost, match="instance sim-1 is lost"):
-        run_here(tmp_path / "run", *words, *POOLED, KILL)
-    assert "InstanceLost" in (tmp_path / "run" / "manifest.json").read_text()
 
 
 @pytest.mark.parametrize("mode", ["replication", "migration"])

@@ -19,6 +19,10 @@ LIMITS = Limits(
 )  # fmt: skip
 
 
+def never(request: Request, why: str) -> None:
+    raise AssertionError(why)
+
+
 def test_a_decode_that_preempts_all_of_its_batch_starts_no_job() -> None:
     loop, kv = VirtualLoop(), BlockPool(2, 16)
     instance: Any = SimpleNamespace(
@@ -29,7 +33,7 @@ def test_a_decode_that_preempts_all_of_its_batch_starts_no_job() -> None:
     resident = Resident(instance, 0.5, loop, LIMITS)
     resident.running.append(request)
     quotas = QuotaConfig(window_s=1.0, high=0.9, keep=0.8, growth=0.1)
-    mesh = Mesh(loop, prefill_share=0.5, total_share=1.2, quotas=quotas)
+    mesh = Mesh(loop, never, prefill_share=0.5, total_share=1.2, quotas=quotas)
     mesh.residents.append(resident)
     assert not mesh._start_decodes()
     assert resident.idle

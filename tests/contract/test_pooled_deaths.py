@@ -1,0 +1,119 @@
+"""Systems whose models take turns on devices, or share them, when one dies: the others' tokens are
+those of an undisturbed run, what nobody can serve fails with a reason, and nothing hangs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from harness.running.faults import Faults, Kill
+from tests.contract.test_system import Served, serve, tokens_of
+from tests.exactness import plain_tokens
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+TWO = ("hardware.num_devices=2", "hardware.devices_per_node=2")
+FOUR = ("hardware.num_devices=4", "hardware.devices_per_node=4")
+SLOW = ("hardware.pcie_peak_bytes_per_s=2e7", "hardware.pcie_bytes_per_s=2e7")
+KINDS = ["sim", pytest.param("torch", marks=pytest.mark.live)]
+UNIFIED = ("aegaeon", "system.schedule=decode_first")
+ARTIFACT = (
+    "serverlessllm", "system.variant=artifact", "system.artifact.drop_after_s=1e6",
+    "system.load_bytes_per_s=1e7",
+)  # fmt: skip
+
+
+def struck(
+    system: str, engine: str, run_dir: Path, *overrides: str, kill: tuple[int, ...],
+    at_s: float | None = None,
+) -> Served:  # fmt: skip
+    """The instances `kill` die at `at_s`, or once five requests have ended."""
+    after = 5 if at_s is None else None
+    kills = [Kill(instance=number, at_s=at_s, after_requests=after) for number in kill]
+    served = serve(system, engine, run_dir, *overrides, faults=Faults(kill=kills))
+    events = [each["fields"] for each in served.recorder.events if each["kind"] == "fault"]
+    assert [event["struck"] for event in events] == [True] * len(kill)
+    assert_tidy(served)
+    return served
+
+
+def assert_tidy(served: Served) -> None:
+    """No living device and no host holds KV of what has ended."""
+    for instance in served.cluster.pool:
+        assert not instance.host.move_list
+        assert instance.host.slabs.allocated_bytes() == 0
+        for model in instance.models:
+            assert instance.lost or not instance.kv(model).held
+
+
+def reasons(served: Served) -> Counter[str]:
+    """How many requests ended as what: a failed one as what it was told."""
+    return Counter(each.error or each.status for each in served.recorder.records.values())
+
+
+@pytest.mark.parametrize("engine", KINDS)
+@pytest.mark.parametrize("victim", [0, 3], ids=["prefill", "decode"])
+def test_aegaeon_has_others_serve_what_a_dead_instance_had(
+    victim: int, engine: str, tmp_path: Path
+) -> None:
+    served = struck("aegaeon", engine, tmp_path, *FOUR, kill=(victim,))
+    assert_all_served(served, engine)
+
+
+@pytest.mark.parametrize("engine", KINDS)
+def test_serverlessllm_has_the_other_device_serve_what_the_dead_one_had(
+    engine: str, tmp_path: Path
+) -> None:
+    assert_all_served(struck("serverlessllm", engine, tmp_path, *TWO, kill=(1,)), engine)
+
+
+def assert_all_served(served: Served, engine: str) -> None:
+    assert set(reasons(served)) == {"completed"}
+    if engine == "torch":
+        requests = [record.request for record in served.recorder.records.values()]
+        assert tokens_of(served.cluster) == plain_tokens(requests, served.parts.models)
+
+
+@pytest.mark.parametrize("engine", KINDS)
+@pytest.mark.parametrize(("victim", "phase"), [(0, "prefill"), (1, "decode")])
+def test_aegaeon_fails_what_needs_a_phase_without_an_instance(
+    victim: int, phase: str, engine: str, tmp_path: Path
+) -> None:
+    found = reasons(struck("aegaeon", engine, tmp_path, *TWO, kill=(victim,), at_s=0.5))
+    found.pop("completed", 0)
+    assert found
+    assert {told.rsplit(" ", 1)[0] for told in found} == {f"no instance is left to {phase} for"}
+
+
+@pytest.mark.parametrize("system", [UNIFIED, ("serverlessllm",), ARTIFACT])
+def test_with_every_device_dead_each_request_fails_with_a_reason(
+    system: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = reasons(struck(system[0], "sim", tmp_path, *system[1:], kill=(0, 1, 2, 3)))
+    assert found.pop("completed") >= 5
+    assert found
+    assert all("is lost" in told or "no instance is left" in told for told in found)
+
+
+@pytest.mark.parametrize("moment", range(0, 20, 3))
+@pytest.mark.parametrize(
+    "system",
+    [("aegaeon",), ("aegaeon", "system.variant=artifact"), UNIFIED, ("serverlessllm",), ARTIFACT],
+)
+def test_no_moment_of_death_loses_a_request(
+    system: tuple[str, ...], moment: int, tmp_path: Path
+) -> None:
+    """With KV and weights on their way from, to and on a device that dies, over slow links."""
+    at_s = 0.1 + 0.09 * moment
+    served = struck(system[0], "sim", tmp_path, *system[1:], *SLOW, kill=(moment % 4,), at_s=at_s)
+    assert set(reasons(served)) == {"completed"}
+
+
+def test_muxserve_fails_the_requests_of_a_model_whose_instance_died(tmp_path: Path) -> None:
+    served = struck("muxserve", "sim", tmp_path, kill=(0,), at_s=0.5)
+    assert set(reasons(served)) == {"completed", "instance sim-0 is lost: killed"}
+    failed = {r.request.model for r in served.recorder.records.values() if r.status == "failed"}
+    specs = {served.parts.models[name] for name in failed}
+    assert specs == {served.cluster.instances[0].model}, "of one instance's model alone"
