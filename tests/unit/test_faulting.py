@@ -12,11 +12,13 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from harness.configuration.config import typed
+from harness.errors import InstanceLost
 from harness.faulting import __main__ as command
 from harness.faulting import cases as made_cases
 from harness.faulting.cases import UNDISTURBED, cases, read_cases
 from harness.faulting.outcome import harm, recovery_s
 from harness.running.faults import Faults
+from systems.serverlessllm.paper import PaperScheduler, Server
 
 
 def row(
@@ -97,10 +99,16 @@ def command_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     GlobalHydra.instance().clear()
 
 
+def break_off(scheduler: PaperScheduler, server: Server, leaving: set[int]) -> None:
+    """As a system that cannot go on without an instance."""
+    raise InstanceLost(server.name, "killed")
+
+
 @pytest.mark.usefixtures("command_alone")
 def test_a_part_of_the_table_goes_beside_the_runs_and_complete_runs_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(PaperScheduler, "_lost", break_off)
     monkeypatch.setattr(made_cases, "FAULTED_RUNS", tmp_path)
     monkeypatch.setattr(command, "FAULTED_RUNS", tmp_path)
     monkeypatch.setattr(command, "PUBLISHED", tmp_path / "published")
