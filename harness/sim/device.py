@@ -22,7 +22,7 @@ from harness.pooled.device import KvCopy
 from harness.pooled.plan import device_weight_bytes
 from harness.sim.compute import Compute
 from harness.sim.config import SimPoolConfig
-from harness.sim.instance import SimInstance
+from harness.sim.instance import SimInstance, no_death
 from harness.sim.network import Network
 
 
@@ -39,8 +39,8 @@ class SimDevice:
         self._gpus, self._models, self._config = tuple(gpus), experiment.models, config
         self._cost, self._network = cost, network
         self._loop, self._recorder = experiment.loop, experiment.recorder
-        self.compute, self._may_fail = Compute(self._loop), False
-        self.alive = True
+        self.compute = Compute(self._loop)
+        self.died, self.may_fail = no_death, False  # as of a SimInstance
         hardware, models = experiment.hardware, experiment.models
         achieved = hardware.calibration.memory_efficiency
         self._memory_bytes_per_s = hardware.memory_bandwidth_bytes_per_s * achieved
@@ -53,20 +53,14 @@ class SimDevice:
     def executor(self, model: str, kv: SlabPool) -> SimInstance:
         spec = self._models[model]
         made = SimInstance(self.name, spec, kv, self._cost(spec), self._loop, self._recorder)
-        made.compute, made.may_fail, made.died = self.compute, self._may_fail, self._died
+        made.compute, made.may_fail, made.died = self.compute, self.may_fail, self.died
         return made
-
-    def may_fail(self) -> None:
-        """A fault is planned, before anything has run."""
-        self._may_fail = True
-
-    async def _died(self) -> None:
-        if not self.alive:
-            raise InstanceLost(self.name, "killed")
 
     async def _answer(self) -> None:
         """Comes at the end of an operation: the dead give none."""
-        if not self.alive:
+        try:
+            await self.died()
+        except InstanceLost:
             await self._loop.wait(Event(self._loop))
 
     async def load(

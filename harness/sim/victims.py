@@ -30,7 +30,7 @@ class SimVictim(_Stalled):
     """An instance that serves one model for good. Who waits for it is told `notice_s` after its
     death."""
 
-    def __init__(self, instance: SimInstance, loop: Loop, notice_s: float) -> None:
+    def __init__(self, instance: SimInstance | SimDevice, loop: Loop, notice_s: float) -> None:
         super().__init__(instance.name, loop, instance.compute)
         self._instance, self._notice_s = instance, notice_s
         self._known: Event | None = None  # of its death; None: it lives
@@ -77,26 +77,13 @@ class SimElasticVictim(_Stalled):
         self._fabric.kill(self.name)
 
 
-class SimPooledVictim(_Stalled):
-    """A device on which models take turns. Its death is known `notice_s` after it."""
+class SimPooledVictim(SimVictim):
+    """A device on which models take turns."""
 
     def __init__(self, device: SimDevice, loop: Loop, notice_s: float) -> None:
-        super().__init__(device.name, loop, device.compute)
-        self._device, self._notice_s = device, notice_s
+        super().__init__(device, loop, notice_s)
+        self._device = device
 
-    def expect(self) -> None:
-        self._device.may_fail()
-
-    @property
-    def alive(self) -> bool:
-        return self._device.alive
-
-    def kill(self) -> None:
-        self._device.alive = False
-        self._loop.spawn(self._tell(), name=f"{self.name} is dead")
-        if self._compute.interrupt is not None:
-            self._compute.interrupt.set()
-
-    async def _tell(self) -> None:
-        await self._loop.sleep(self._notice_s)
+    async def _tell(self, known: Event) -> None:
+        await super()._tell(known)
         self._device.on_lost(InstanceLost(self.name, "killed"))
