@@ -57,10 +57,7 @@ def composed(name: str, overrides: list[str]) -> DictConfig:
 
 
 def workload(config: DictConfig) -> Workload:
-    try:
-        values = plain(config)
-    except OmegaConfBaseException as error:
-        raise UsageError(" ".join(str(error).split())) from error
+    values = plain(config)
     seed = typed({key: values[key] for key in ("seed",) if key in values}, Seed, "config").seed
     data: DataHome = build(values.get("data", {}), "data")
     made: Workload = build(values.get("workload", {}), "workload", data=data, seed=seed)

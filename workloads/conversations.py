@@ -33,9 +33,9 @@ def previous_turns(trace: Trace) -> tuple[Trace, Ints]:
         ways, step = _by_rows, f"turns INFERRED: {LENGTHS_TELL}"
     else:
         raise UsageError(
-            f"{trace.provenance.source} tells of no sessions; valid: Bailian's and Mooncake's JSON "
-            "lines, lengths of prompts with their history (num_prefill_tokens,num_decode_tokens), "
-            "and a run's schedule.parquet"
+            f"{trace.provenance.source} tells of no sessions; valid: Bailian's, Mooncake's and "
+            "WEKA's JSON lines, lengths of prompts with their history "
+            "(num_prefill_tokens,num_decode_tokens), and a run's schedule.parquet"
         )
     before, broken = _linked(trace, ways(trace))
     if broken:

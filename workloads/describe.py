@@ -43,11 +43,10 @@ def measure(schedule: Schedule) -> Arrivals:
     counts = np.bincount((elapsed_s // bin_s).astype(np.int64))[:num_bins]
     gaps_s = np.diff(elapsed_s)
     return Arrivals(
-        bin_s=bin_s,
-        peak_to_mean=float(counts.max() / counts.mean()),
+        bin_s, peak_to_mean=float(counts.max() / counts.mean()),
         gap_cv=float(gaps_s.std() / gaps_s.mean()),
         dispersion=float(counts.var() / counts.mean()),
-    )
+    )  # fmt: skip
 
 
 def print_table(name: str, schedule: Schedule, console: Console) -> None:

@@ -37,12 +37,12 @@ class SourceConfig:
     """A dataset and where its texts are."""
 
     dataset: str  # OWNER/NAME on the hub, or a local file of LOCAL, or a folder of such
-    subset: str | None  # one of the dataset's configurations
-    files: str | None  # which of its files, where it names no splits of its own
+    subset: str | None = None  # one of the dataset's configurations
+    files: str | None = None  # which of its files, where it names no splits of its own
     split: str
-    revision: str | None  # a commit, tag or branch; null: the newest commit
-    prompt: str | None  # the column of the prompts: texts, or lists of turns
-    output: str | None  # the column of the answers; null: the turn after the prompt's
+    revision: str | None = None  # a commit, tag or branch; null: the newest commit
+    prompt: str | None = None  # the column of the prompts: texts, or lists of turns
+    output: str | None = None  # the column of the answers; null: the turn after the prompt's
     licence: str
 
     def __str__(self) -> str:

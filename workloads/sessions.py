@@ -106,14 +106,11 @@ class Sessions:
         session = np.unique(root, return_inverse=True)[1]  # from 0, in the file's order
         segments = _segments(trace, session, before, prompt + output, self._config.scale_tokens)
         return Schedule(
-            arrival_s=arrival_s[order],
-            model=[DEFAULT] * len(trace),
-            prompt_tokens=prompt[order],
-            output_tokens=output[order],
-            provenance=trace.provenance,
+            arrival_s=arrival_s[order], model=[DEFAULT] * len(trace), prompt_tokens=prompt[order],
+            output_tokens=output[order], provenance=trace.provenance,
             shared=[segments[row] for row in order],
             sessions=Columns(session[order], think_s[order]),
-        )
+        )  # fmt: skip
 
     def _first(self, trace: Trace, before: Ints) -> tuple[Trace, Ints]:
         """The first `num_sessions`, and of each the first `max_turns`."""

@@ -84,19 +84,14 @@ def trace(config: SyntheticConfig, name: str, num_requests: int, seed: int) -> T
         arrival_s -= arrival_s[0]
         kinds.append(Synthetic.ARRIVALS_DRAWN)
     drawn = Trace(
-        arrival_s=arrival_s,
-        model=model,
+        arrival_s=arrival_s, model=model,
         prompt_tokens=lengths(prompts, config.prompt_quantiles, config.prompt_mean_tokens),
         output_tokens=lengths(outputs, config.output_quantiles, config.output_mean_tokens),
         provenance=Provenance(
-            source=f"{name} synthetic",
-            origin=f"synthetic trace; constants: {config.source}",
-            synthetic=[],
-            licence="none: generated",
-            source_sha256="",
-            file="none: generated",
+            f"{name} synthetic", f"synthetic trace; constants: {config.source}", synthetic=[],
+            licence="none: generated", source_sha256="", file="none: generated",
         ),
-    )
+    )  # fmt: skip
     return drawn.labelled(f"synthetic trace of {name}", *kinds)
 
 

@@ -38,10 +38,7 @@ class TextConfig:
     def source(self) -> SourceConfig:
         """The source of the texts: one of `known`, or a dataset of its own, with what is given
         changed."""
-        plain = SourceConfig(
-            dataset=self.dataset, subset=None, files=None, split="train", revision=None,
-            prompt=None, output=None, licence="the dataset's own",
-        )  # fmt: skip
+        plain = SourceConfig(dataset=self.dataset, split="train", licence="the dataset's own")
         given = {key: getattr(self, key) for key in GIVEN if getattr(self, key) is not None}
         return replace(self.known.get(self.dataset, plain), **given)
 
@@ -57,13 +54,10 @@ def read_texts(config: TextConfig, home: DataHome) -> Trace:
     texts = read(config.source(), config.num_rows, home)
     prompts = tokenizer.prompts(texts.prompts)
     trace = Trace(
-        arrival_s=None,
-        model=None,
+        arrival_s=None, model=None, prompts=objects(prompts), provenance=provenance(texts),
         prompt_tokens=np.array([len(prompt.ids) for prompt in prompts], np.int64),
         output_tokens=np.array(tokenizer.lengths(texts.outputs), np.int64),
-        provenance=provenance(texts),
-        prompts=objects(prompts),
-    )
+    )  # fmt: skip
     read_from = f"first {len(prompts)} rows with prompt and answer, of {texts.num_read} read"
     return trace.labelled(read_from).labelled(f"tokenised by {tokenizer.about}")
 

@@ -125,15 +125,12 @@ class Workload:
         trace = mix.assign(trace, config.models, stream(seed, "models"))
         assert trace.model is not None
         return Schedule(
-            arrival_s=trace.arrivals(),
-            model=trace.model.tolist(),
-            prompt_tokens=trace.prompt_tokens,
-            output_tokens=trace.output_tokens,
-            provenance=trace.provenance,
+            arrival_s=trace.arrivals(), model=trace.model.tolist(),
+            prompt_tokens=trace.prompt_tokens, output_tokens=trace.output_tokens,
+            provenance=trace.provenance, priority=trace.priority,
             prompts=None if trace.prompts is None else trace.prompts.tolist(),
             shared=None if trace.shared is None else trace.shared.tolist(),
-            priority=trace.priority,
-        )
+        )  # fmt: skip
 
     def _read(self) -> Trace:
         """Reads the file asked for, or the dataset's own, or the beginning of it that the

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from harness.errors import UsageError
 from harness.schedule import Provenance, Schedule
 from tests.unit.workloads.conftest import Make
 from workloads import formats
+from workloads.conversations import previous_turns
 from workloads.trace import Trace
 
 
@@ -187,69 +190,35 @@ def test_spaces_around_commas_and_columns_without_a_name_are_left_out(
     assert trace.arrivals().tolist() == [0.5]
     assert trace.model is not None
     assert trace.model.tolist() == ["a b"]
-    assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == ([10], [5])
+    assert trace.prompt_tokens.tolist() == [128, 128, 160]
+    assert trace.output_tokens.tolist() == [10, 10, 7]
+    assert previous_turns(trace)[1].tolist() == [-1, -1, 0]
+    assert trace.shared is not None
+    one, other, later = ([stream for stream, _ in row] for row in trace.shared)
+    assert later[:2] == one
+    assert set(other).isdisjoint(later)
+    assert {tokens for row in trace.shared for _, tokens in row} == {64}
+    path.write_text("\n".join(weka(FIRST, hash_id_scope="global") for _ in range(2)))
+    both = read(path).shared
+    assert both is not None
+    assert both[0] == both[1]
 
 
 @pytest.mark.parametrize(
-    ("name", "column", "says"),
+    ("line", "message"),
     [
-        ("prompt_tokens", pa.array([1.5]), "prompt_tokens: Float value 1.5"),
-        ("prompt_tokens", pa.array([None], pa.int64()), "prompt_tokens must be int64 in every row"),
-        ("output_tokens", pa.array(["7"]), "output_tokens must be int64 in every row"),
-        ("output_tokens", pa.array([2**63], pa.uint64()), "output_tokens: Integer value"),
-        ("arrival_s", pa.array([[1.0]]), "arrival_s must be double in every row"),
-        ("arrival_s", pa.array([float("nan")]), "arrival_s must be finite"),
-        ("model", pa.array([3]), "model must be string in every row"),
-        ("model", pa.array([None], pa.string()), "model must be string in every row"),
+        (weka(FIRST, {"type": "subagent", "t": 1, "requests": []}), "line 1: a subagent runs"),
+        (weka(FIRST, block_size=0), "line 1: block_size must be a whole number of at least 1"),
+        (weka(FIRST | {"t": -1}), "line 1: t must be a number of at least 0, got -1"),
+        (weka(FIRST | {"in": 1.5}), "line 1: in must be a whole number"),
+        (weka(FIRST | {"hash_ids": 3}), "line 1: hash_ids must be a list"),
+        (weka(requests=7), "line 1: requests must be a list of objects"),
+        (weka(), "has no requests"),
+        (f"{weka(FIRST)}\n{{}}", "line 2: requests must be a list of objects"),
     ],
 )
-def test_a_schedule_with_odd_types_is_refused(
-    tmp_path: Path, name: str, column: pa.Array, says: str
-) -> None:
-    path = tmp_path / "odd.parquet"
-    Schedule(
-        np.array([0.0]), ["m"], np.array([1]), np.array([1]),
-        Provenance("test", "test", [], "", ""),
-    ).save(path)  # fmt: skip
-    table = pq.read_table(path)
-    odd = table.set_column(table.column_names.index(name), name, column)
-    pq.write_table(odd.replace_schema_metadata(table.schema.metadata), path)
-    with pytest.raises(UsageError, match="cannot be read as a schedule") as caught:
+def test_a_broken_conversation_of_wekas_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "agents.jsonl"
+    path.write_text(line)
+    with pytest.raises(UsageError, match=message):
         read(path)
-    assert says in str(caught.value)
-
-
-@pytest.mark.parametrize("said", ["", "[]", "{", '{"source": 1}', '{"steps": 5}', "[" * 10_000])
-def test_a_schedule_with_an_odd_provenance_is_refused(tmp_path: Path, said: str) -> None:
-    tokens = {"prompt_tokens": [1], "output_tokens": [1]}
-    table = pa.table({"arrival_s": [0.0], "model": ["m"]} | tokens)
-    path = tmp_path / "odd.parquet"
-    pq.write_table(table.replace_schema_metadata({"provenance": said}), path)
-    with pytest.raises(UsageError, match="its provenance"):
-        read(path)
-
-
-def test_a_missing_file_and_a_binary_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
-        read(tmp_path / "none.csv")
-    path = tmp_path / "noise.csv"
-    path.write_bytes(bytes(range(256)) * 40)
-    with pytest.raises(UsageError, match="cannot be read as CSV"):
-        read(path)
-
-
-def test_a_million_rows(tmp_path: Path) -> None:
-    path = tmp_path / "large.csv"
-    rows = pd.DataFrame({"Timestamp": np.arange(1_000_000) // 3, "Model": "ChatGPT"})
-    rows = rows.assign(**{"Request tokens": 621, "Response tokens": 126, "Total tokens": 747})
-    rows.assign(**{"Log Type": "API log"}).to_csv(path, index=False)
-    trace = read(path)
-    assert len(trace) == 1_000_000
-    assert trace.arrivals()[-1] == 333_333
-
-
-def test_what_load_writes_save_reads(tmp_path: Path, make: Make) -> None:
-    path = tmp_path / "schedule.parquet"
-    schedule = make("azure_code", "workload.num_requests=50")
-    schedule.save(path)
-    assert Schedule.load(path).sha256() == schedule.sha256()
