@@ -39,6 +39,7 @@ class Experiment:
     # What the system puts into servers; None: they schedule by themselves
     plugin: Callable[[], AbstractContextManager[ServerPlugin]] | None = None
     concurrency: int | None = None  # requests in flight; None: they are sent as they arrive
+    processes: int | None = None  # that read HTTP answers; None: a thread of the run's own
 
     def cluster(
         self,

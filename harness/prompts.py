@@ -20,26 +20,29 @@ def prompt_ids(request: Request, vocab_size: int, seed: int) -> list[int]:
     """`request.prompt_tokens` ids: those of its real prompt, or random ones in
     [FIRST_ID, vocab_size), a function of seed and request_id, of the streams that it shares, and of
     what was answered before in its session. Raises RunError where that is not known as ids."""
+    turns = [request]
+    while (previous := previous_turn(turns[-1])) is not None:
+        turns.append(previous)
     ids: list[int] = []
-    if request.turn is not None and request.turn.previous is not None:
-        for before in turns_before(request):
-            if not isinstance(before.answer, list):
-                raise RunError(
-                    f"request {before.request_id} was answered without token ids, which the next "
-                    "turn of its session begins with: choose engine.api=chat, or a server that "
-                    "takes return_token_ids, as vLLM does"
-                )
-            ids += said(before, vocab_size, seed) + before.answer
+    for before in reversed(turns[1:]):
+        ids += said(before, vocab_size, seed) + answer_ids(before)
     return ids + said(request, vocab_size, seed)
 
 
-def turns_before(request: Request) -> list[Request]:
-    """The turns of its session before `request`, in order."""
-    found = list[Request]()
-    while request.turn is not None and request.turn.previous is not None:
-        request = request.turn.previous
-        found.append(request)
-    return found[::-1]
+def answer_ids(request: Request) -> list[int]:
+    """What `request` was answered. Raises RunError where that is not known as ids."""
+    if not isinstance(request.answer, list):
+        raise RunError(
+            f"request {request.request_id} was answered without token ids, which the next "
+            "turn of its session begins with: choose engine.api=chat, or a server that "
+            "takes return_token_ids, as vLLM does"
+        )
+    return request.answer
+
+
+def previous_turn(request: Request) -> Request | None:
+    """The turn before `request` in its session; None: it is the first, or of no session."""
+    return None if request.turn is None else request.turn.previous
 
 
 def said(request: Request, vocab_size: int, seed: int) -> list[int]:

@@ -35,6 +35,10 @@ class User(Reader, Protocol):
     def not_connected(self, error: OSError) -> None: ...
 
 
+class Opener(Protocol):
+    def want(self, number: int) -> None: ...
+
+
 class Connection(asyncio.Protocol):
     """One socket. While idle it has no user, and whatever comes then closes it."""
 
@@ -176,18 +180,15 @@ def needed(arrivals_s: Sequence[float], now_s: float) -> int:
 
 
 async def keep_ahead(
-    pools: Sequence[Connections],
-    arrivals_s: Callable[[], Sequence[float]],
-    loop: WallLoop,
-    io: IoThread,
+    lines: Sequence[Opener], arrivals_s: Callable[[], Sequence[float]], loop: WallLoop
 ) -> None:
-    """Has each pool hold its part of the connections that the arrivals ahead need, until
+    """Has each line hold its part of the connections that the arrivals ahead need, until
     `arrivals_s` has none; in the run's loop. Which server a request goes to is the system's to say:
     parts are equal."""
     while ahead_s := arrivals_s():
-        share = -(-needed(ahead_s, loop.now) // len(pools))
-        for pool in pools:
-            io.call(pool.want, share)
+        share = -(-needed(ahead_s, loop.now) // len(lines))
+        for line in lines:
+            line.want(share)
         await loop.sleep(LOOK_S)
 
 

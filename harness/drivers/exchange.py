@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import httptools
@@ -15,11 +16,22 @@ import httptools
 from harness.drivers.connections import Connection, Connections
 from harness.drivers.io_thread import IoThread
 from harness.drivers.stream import EventSplitter, StreamError, Tally, excerpt
-from harness.request import Request
 
 MAX_HEAD_BYTES = 1 << 18
 MAX_ERROR_BYTES = 4096  # read of the body of an answer that is an error
 LINGER_S = 1.0  # after [DONE], for the connection to be ready for another request
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A request to send: `message` has headers and body. `keep`: what is said in the answer is
+    kept, for the next turn of a session."""
+
+    request_id: int
+    message: bytes
+    asked_tokens: int
+    timeout_s: float  # from now to the stream's end
+    keep: bool
 
 
 class Owner(Protocol):
@@ -35,15 +47,12 @@ class Owner(Protocol):
 
 
 class Exchange:
-    """Sends `message`, headers and body, and follows the answer."""
+    """Carries out `order`, and follows the answer."""
 
-    def __init__(
-        self, request: Request, message: bytes, owner: Owner, pool: Connections, io: IoThread
-    ) -> None:
-        self.request = request
-        self.tally = Tally(request.output_tokens, keep=request.turn is not None)
+    def __init__(self, order: Order, owner: Owner, pool: Connections, io: IoThread) -> None:
+        self.order = order
+        self.tally = Tally(order.asked_tokens, keep=order.keep)
         self.status = 0  # HTTP's; 0: no headers yet
-        self._message = message
         self._owner = owner
         self._pool = pool
         self._io = io
@@ -61,8 +70,8 @@ class Exchange:
         self._read_s = self._since_s = 0.0  # of what is parsed now: its stamp, and since when
         self._num_read = 0  # events with tokens in it
 
-    def begin(self, timeout_s: float) -> None:
-        self._timer = self._io.loop.call_later(timeout_s, self._time_out, timeout_s)
+    def begin(self) -> None:
+        self._timer = self._io.loop.call_later(self.order.timeout_s, self._time_out)
         self._pool.lend(self)
 
     def connected(self, connection: Connection) -> None:
@@ -71,7 +80,7 @@ class Exchange:
             return
         self._connection, connection.user = connection, self
         self._owner.sent(self, time.monotonic())
-        connection.write(self._message)
+        connection.write(self.order.message)
 
     def not_connected(self, error: OSError) -> None:
         self._end(f"cannot connect: {excerpt(f'{type(error).__name__}: {error}')}")
@@ -164,8 +173,9 @@ class Exchange:
     def _http_error(self) -> str:
         return f"HTTP {self.status}: {excerpt(self._error_body.decode(errors='replace'))}"
 
-    def _time_out(self, timeout_s: float) -> None:
-        error = f"not finished {timeout_s:g} s after it was sent, with {self.tally.progress}"
+    def _time_out(self) -> None:
+        after = f"not finished {self.order.timeout_s:g} s after it was sent"
+        error = f"{after}, with {self.tally.progress}"
         self._end(error, timeout=True)
 
     def _end(self, error: str | None, *, timeout: bool = False, keep: bool = False) -> None:

@@ -12,8 +12,9 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,6 +43,25 @@ class Reader(Protocol):
         ...
 
 
+class Inbox(Protocol):
+    """The run's loop, or what stands for it in another process."""
+
+    def post(self, function: Callable[..., None], *args: Any) -> None: ...
+
+
+@dataclass(slots=True)
+class Lateness:
+    """How late an I/O thread was, in seconds of time.monotonic(). `stalls`: the last beat before,
+    and the late one. `doubts`: (since, stamp) of stamps that may be late. `unstamped_s`: when the
+    last read came that the kernel had not stamped. `cpu_wait_s`: for how long it could have run
+    and had no core; None: the system does not say."""
+
+    stalls: list[tuple[float, float]]
+    doubts: list[tuple[float, float]]
+    unstamped_s: float
+    cpu_wait_s: float | None
+
+
 Transport = asyncio.Transport | StampedSocket  # a socket of the thread's: with TLS, or plain
 
 
@@ -49,9 +69,9 @@ class IoThread:
     """The thread of the run's sockets, from `with` to its end. Other threads reach it through
     `call` alone."""
 
-    def __init__(self, run_loop: WallLoop) -> None:
-        """What was parsed is posted to `run_loop`, and so is any error that is our own."""
-        self.run_loop = run_loop
+    def __init__(self, inbox: Inbox) -> None:
+        """What was parsed is posted to `inbox`, and so is any error that is our own."""
+        self._inbox = inbox
         self._unparsed: deque[tuple[Reader, float, bytes | None, float]] = deque()
         self._urgent: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._outbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -61,9 +81,7 @@ class IoThread:
         self._beat_s = 0.0  # when the last beat came
         self._beat_before_s = 0.0
         self._offset_s = _clocks_apart_s()
-        self._doubts: list[tuple[float, float]] = []  # (since, stamp) of stamps that may be late
-        self._unstamped_s = -inf  # when the last read came that the kernel had not stamped
-        self._stalls: list[tuple[float, float]] = []  # the last beat before, and the late one
+        self._late = Lateness([], [], -inf, None)
 
     def __enter__(self) -> IoThread:
         self._ready: Future[None] = Future()
@@ -112,7 +130,7 @@ class IoThread:
             since_s = max(after_s, self._beat_before_s)
             since_s = since_s if since_s <= read_s else after_s
         elif data is not None:
-            self._unstamped_s = now_s
+            self._late.unstamped_s = now_s
         self._unparsed.append((reader, read_s, data, since_s))
         if not self._working:
             self._working = True
@@ -122,34 +140,19 @@ class IoThread:
     def doubt(self, since_s: float, read_s: float) -> None:
         """Notes, in the thread alone: what is stamped `read_s` may have come since `since_s`."""
         if read_s - since_s > BEAT_S + LATE_S:
-            self._doubts.append((since_s, read_s))
+            self._late.doubts.append((since_s, read_s))
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
-        """Has the run's loop call `function(*args)`, in order, soon; in the thread alone."""
+        """Has the inbox's owner call `function(*args)`, in order, soon; in the thread alone."""
         self._outbox.append((function, args))
         if not self._working:
             self._working = True
             self.loop.call_soon(self._work)
 
-    def record_stalls(self, recorder: Recorder) -> None:
-        """Records, after the run, a device event of each time at which this thread was late, one of
-        the stamps that may be, and one of the time that its heartbeat covers, with who stamped and
-        how long the thread could have run and had no core."""
-        start_s, now_s = self.run_loop.start_monotonic_s, time.monotonic()
-        recorder.event(
-            "heartbeat", "client", 0.0, now_s - start_s,
-            beat_s=BEAT_S, cpu_wait_s=_cpu_wait_s(self._thread.native_id),
-            stamped_by="client" if self._unstamped_s >= start_s else "kernel",
-        )  # fmt: skip
-        for before_s, late_s in list(self._stalls):
-            if before_s >= start_s:
-                recorder.event("stall", "client", before_s - start_s, late_s - start_s)
-        doubts = [(since - start_s, came - start_s) for since, came in self._doubts]
-        if doubts:
-            since_s, came_s = zip(*doubts, strict=True)
-            recorder.event(
-                "late_stamps", "client", min(since_s), max(came_s), since_s=since_s, came_s=came_s
-            )
+    def lateness(self) -> Lateness:
+        """Until now."""
+        self._late.cpu_wait_s = _cpu_wait_s(self._thread.native_id)
+        return self._late
 
     def _run(self) -> None:
         with socket.socket(type=socket.SOCK_DGRAM) as idle:
@@ -187,7 +190,7 @@ class IoThread:
             self._outbox.append((_raise, (bug,)))
         if self._outbox:
             outbox, self._outbox = self._outbox, []
-            self.run_loop.post(_call_all, outbox)
+            self._inbox.post(_call_all, outbox)
         self._working = bool(self._unparsed)
         if self._working:
             self.loop.call_soon(self._work)
@@ -195,7 +198,7 @@ class IoThread:
     def _beat(self) -> None:
         now_s = time.monotonic()
         if now_s - self._beat_s > BEAT_S + LATE_S:
-            self._stalls.append((self._beat_s, now_s))
+            self._late.stalls.append((self._beat_s, now_s))
         self._beat_before_s, self._beat_s = self._beat_s, now_s
         self._offset_s = _clocks_apart_s()
         self.loop.call_later(BEAT_S, self._beat)
@@ -209,7 +212,36 @@ class IoThread:
         """What asyncio would print and forget: an exception in a callback of ours."""
         error = context.get("exception")
         if isinstance(error, Exception) and not isinstance(error, OSError):
-            self.run_loop.post(_raise, error)
+            self._inbox.post(_raise, error)
+
+
+def record_lateness(found: Iterable[Lateness], loop: WallLoop, recorder: Recorder) -> None:
+    """Records, after the run, a device event of each time at which an I/O thread was late, one of
+    the stamps that may be, and one of the time that the heartbeats cover, with who stamped and the
+    longest wait for a core. Times at which several threads were late are one, from the first's
+    beginning to the last's end."""
+    found, start_s = [*found], loop.start_monotonic_s
+    waits_s = [each.cpu_wait_s for each in found if each.cpu_wait_s is not None]
+    recorder.event(
+        "heartbeat", "client", 0.0, loop.now,
+        beat_s=BEAT_S, cpu_wait_s=max(waits_s, default=None),
+        stamped_by="client" if any(e.unstamped_s >= start_s for e in found) else "kernel",
+    )  # fmt: skip
+    stalls = list[tuple[float, float]]()
+    for before_s, late_s in sorted(each for one in found for each in one.stalls):
+        if stalls and before_s < stalls[-1][1]:
+            before_s, late_s = stalls[-1][0], max(stalls.pop()[1], late_s)
+        stalls.append((before_s, late_s))
+    for before_s, late_s in stalls:
+        if late_s > start_s:
+            began_s = max(before_s, start_s) - start_s
+            recorder.event("stall", "client", began_s, late_s - start_s)
+    doubts = [(since - start_s, came - start_s) for one in found for since, came in one.doubts]
+    if doubts:
+        since_s, came_s = zip(*doubts, strict=True)
+        recorder.event(
+            "late_stamps", "client", min(since_s), max(came_s), since_s=since_s, came_s=came_s
+        )
 
 
 def _clocks_apart_s() -> float:

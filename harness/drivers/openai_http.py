@@ -21,9 +21,9 @@ from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
 from harness.configuration.checks import positive
 from harness.configuration.credentials import without_credentials
-from harness.drivers.body import chat_body, completion_body, prebuilt
+from harness.drivers.body import Bodies, chat_body, completion_body
 from harness.drivers.http_endpoint import HttpEndpoint, Target
-from harness.drivers.io_thread import IoThread
+from harness.drivers.io_process import input_output
 from harness.drivers.replay import replaying
 from harness.drivers.served_models import choose_model, fit, list_models
 from harness.engine_api import Experiment
@@ -82,13 +82,14 @@ class OpenAiEngine:
             )
         self._choose(experiment)
         self._prompt_seed = secrets.randbits(48) if self._config.cold else experiment.seed
-        with IoThread(loop) as io:
+        with input_output(loop, experiment.processes) as ios:
             target, recorder = self._target(experiment), experiment.recorder
-            self._endpoint = HttpEndpoint("openai-0", [*experiment.models], target, io, recorder)
+            names = [*experiment.models]
+            self._endpoint = HttpEndpoint("openai-0", names, target, ios, loop, recorder)
             if self._config.allow_early_end:
                 recorder.event(EARLY_ENDS, self._endpoint.name, 0.0, 0.0)
             intended = self._config.allow_cached
-            with replaying([self._endpoint], io, experiment, caching_intended=intended):
+            with replaying([self._endpoint], ios, experiment, caching_intended=intended):
                 yield experiment.cluster(endpoints=[self._endpoint])
 
     def resolved(self) -> Mapping[str, Any]:
@@ -116,7 +117,7 @@ class OpenAiEngine:
             root=self._url.removesuffix("/v1"),
             url=f"{self._url}/{PATHS[config.api]}",
             headers=self._headers,
-            body=prebuilt(body, experiment.recorder.records.values()),
+            bodies=Bodies(body, experiment.recorder.records.values()),
             timeout_s=config.request_timeout_s,
             allow_early_end=config.allow_early_end,
         )

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from harness.clock import WallLoop
 from harness.drivers.connections import keep_ahead, needed
 from harness.drivers.counters import counters
 from harness.drivers.engine_metrics import scraping
 from harness.drivers.http_endpoint import HttpEndpoint
-from harness.drivers.io_thread import IoThread
+from harness.drivers.io_process import Io
+from harness.drivers.io_thread import record_lateness
 from harness.engine_api import Experiment
 from harness.errors import RunError
 
@@ -19,26 +21,25 @@ PREFIX_CACHE = "vllm:prefix_cache_"  # its counters count tokens
 
 @contextmanager
 def replaying(
-    endpoints: Sequence[HttpEndpoint], io: IoThread, experiment: Experiment, *,
+    endpoints: Sequence[HttpEndpoint], ios: Sequence[Io], experiment: Experiment, *,
     caching_intended: bool,
 ) -> Iterator[None]:  # fmt: skip
     """`caching_intended`: hits in a server's prefix cache are part of what is measured. Raises
     OSError where a server takes no connection."""
-    loop, recorder = io.run_loop, experiment.recorder
+    loop, recorder = experiment.loop, experiment.recorder
+    assert isinstance(loop, WallLoop)
     arrivals_s = [record.request.arrival_s for record in recorder.records.values()]
-    pools = [endpoint.connections for endpoint in endpoints]
+    lines = [line for endpoint in endpoints for line in endpoint.lines]
     in_flight = experiment.concurrency
     at_start = needed(arrivals_s, -1e-9) if in_flight is None else in_flight
-    for pool in pools:
-        pool.prepare(max(1, -(-at_start // len(pools))))
+    for line in lines:
+        line.prepare(max(1, -(-at_start // len(lines))))
     if arrivals_s and in_flight is None:  # else a request has the connection of another
-        loop.spawn(keep_ahead(pools, _ahead(experiment), loop, io), name="connections")
+        loop.spawn(keep_ahead(lines, _ahead(experiment), loop), name="connections")
     before = [_prefix_cache(endpoint) for endpoint in endpoints]
-    try:
-        with scraping(endpoints, loop, recorder, experiment.run_dir):
-            yield
-    finally:
-        io.record_stalls(recorder)
+    with scraping(endpoints, loop, recorder, experiment.run_dir):
+        yield
+    record_lateness([io.lateness() for io in ios], loop, recorder)
     for endpoint, then in zip(endpoints, before, strict=True):
         now = _prefix_cache(endpoint)
         known = "queries" in then and "queries" in now

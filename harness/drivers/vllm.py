@@ -10,7 +10,7 @@ import json
 import os
 import re
 import urllib.error
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,11 +22,11 @@ from harness.configuration.checkpoint import check_checkpoint
 from harness.configuration.checks import positive
 from harness.device.processes import Processes
 from harness.drivers import vllm_command, vllm_plugin
-from harness.drivers.body import completion_body, prebuilt
+from harness.drivers.body import Bodies, completion_body
 from harness.drivers.counters import counters
 from harness.drivers.fleet import fail, running, watch
 from harness.drivers.http_endpoint import HttpEndpoint, Target
-from harness.drivers.io_thread import IoThread
+from harness.drivers.io_process import input_output
 from harness.drivers.replay import replaying
 from harness.drivers.server import Plan, Server, fetch
 from harness.engine_api import Experiment, kv_blocks_by_model
@@ -35,7 +35,6 @@ from harness.files import write_text
 from harness.placement import resident_models
 from harness.prompts import FIRST_ID
 from harness.records.gpu_monitor import require_gpu
-from harness.request import Request
 from harness.system import ServerPlugin
 
 # They ask for exactly so many tokens, and for the running usage in each event: exact counts.
@@ -93,16 +92,15 @@ class VllmEngine:
                 _warm_up(server, name)
             self._resolved = _resolved(servers, experiment, served)
             body = completion_body(experiment.models, None, experiment.seed, REQUEST_FIELDS)
-            bodies = prebuilt(body, experiment.recorder.records.values())
-            io = held.enter_context(IoThread(loop))
+            recorder = experiment.recorder
+            bodies = Bodies(body, recorder.records.values())
+            ios = held.enter_context(input_output(loop, experiment.processes))
             endpoints = [
-                HttpEndpoint(
-                    server.name, [name], self._target(server, bodies), io, experiment.recorder
-                )
+                HttpEndpoint(server.name, [name], self._target(server, bodies), ios, loop, recorder)
                 for server, name in zip(servers, served, strict=True)
             ]
             caching = _hits_are_meant(experiment)
-            held.enter_context(replaying(endpoints, io, experiment, caching_intended=caching))
+            held.enter_context(replaying(endpoints, ios, experiment, caching_intended=caching))
             if plugin is not None:
                 held.enter_context(_counted(servers, plugin, self._resolved, experiment))
             mortal = Mortal(endpoints, experiment)
@@ -159,12 +157,12 @@ class VllmEngine:
             return flags + flag("kv_cache_memory_bytes", config.cpu_kv_cache_bytes)
         return flags + flag("gpu_memory_utilization", config.gpu_memory_utilization)
 
-    def _target(self, server: Server, body: Callable[[Request], bytes]) -> Target:
+    def _target(self, server: Server, bodies: Bodies) -> Target:
         return Target(
             root=server.url,
             url=f"{server.url}/v1/completions",
             headers=JSON,
-            body=body,
+            bodies=bodies,
             timeout_s=self._config.request_timeout_s,
             allow_early_end=False,
         )

@@ -134,6 +134,12 @@ def prepare(composed: DictConfig) -> Prepared:
         "engine=sim repeats exactly, so repeat=N would tell nothing: sweep seeds instead, with "
         "-m seed=range(0,N)",
     )
+    waits = client.concurrency is not None or schedule.sessions is not None
+    require(
+        client.processes is None or (engine.name in ("openai", "vllm") and not waits),
+        f"client.processes={client.processes} is for engine=openai or vllm in an open loop: stamps "
+        "come in batches, which what waits for an answer (client.concurrency, sessions) cannot use",
+    )
     if schedule.prompts and engine.name in ("torch", "vllm"):  # a simulation takes the lengths
         require_in_vocabulary(schedule.requests(), models)
     system = class_of(config["system"], "system")

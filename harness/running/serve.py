@@ -119,6 +119,7 @@ def _serve(
         scheduler={k: v for k, v in parts.config["system"].items() if k != "_target_"},
         announce=announce,
         concurrency=parts.client.concurrency,
+        processes=parts.client.processes,
         plugin=partial(plugin, parts.system_config, placements) if plugin is not None else None,
     )
     with parts.engine.start(experiment) as cluster:

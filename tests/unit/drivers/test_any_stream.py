@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.drivers.connections import Connection, Connections
-from harness.drivers.exchange import Exchange
+from harness.drivers.exchange import Exchange, Order
 from harness.drivers.io_thread import IoThread
 from harness.drivers.stream import EventSplitter, StreamError, Tally
 from harness.records.record import Recorder
@@ -169,10 +169,9 @@ def answer(status: int, frame: str, body: bytes, sizes: list[int], close: bool) 
 
 def exchanged(data: bytes, sizes: list[int], end: str) -> Stage:
     stage = Stage()
-    exchange = Exchange(
-        Request(0, 0.0, "m", 1, 5), b"POST", stage, cast(Connections, stage), cast(IoThread, stage)
-    )
-    exchange.begin(60.0)
+    order = Order(0, b"POST", asked_tokens=5, timeout_s=60.0, keep=False)
+    exchange = Exchange(order, stage, cast(Connections, stage), cast(IoThread, stage))
+    exchange.begin()
     for piece in cut(data, sizes):
         exchange.parse(0.0, piece, 0.0)
     if end == "lost":
@@ -219,10 +218,9 @@ def test_headers_and_events_without_an_end_are_not_kept_for_ever() -> None:
 
 def test_only_events_that_were_read_together_have_a_doubtful_stamp() -> None:
     stage = Stage()
-    exchange = Exchange(
-        Request(0, 0.0, "m", 1, 5), b"POST", stage, cast(Connections, stage), cast(IoThread, stage)
-    )
-    exchange.begin(60.0)
+    order = Order(0, b"POST", asked_tokens=5, timeout_s=60.0, keep=False)
+    exchange = Exchange(order, stage, cast(Connections, stage), cast(IoThread, stage))
+    exchange.begin()
     event = b'data: {"choices": [{"text": "word"}]}\n\n'
     exchange.parse(1.0, b"HTTP/1.1 200 OK\r\n\r\n" + event, 0.5)
     exchange.parse(2.0, event[:10], 1.0)

@@ -15,7 +15,7 @@ import pytest
 from harness.clock import WallLoop
 from harness.drivers import connections as module
 from harness.drivers.connections import Connection, Connections, needed
-from harness.drivers.io_thread import IoThread
+from harness.drivers.io_thread import IoThread, record_lateness
 from harness.records.record import Recorder
 from harness.selftest.golden_server import GoldenServer
 from harness.selftest.script import Script
@@ -136,7 +136,7 @@ def test_a_stall_covers_all_the_time_in_which_nothing_was_read() -> None:
             inside(io, block)
         inside(io, lambda: None)
         time.sleep(0.01)
-    io.record_stalls(recorder)
+    record_lateness([io.lateness()], loop, recorder)
     stalls = [(e["start_s"], e["end_s"]) for e in recorder.events if e["kind"] == "stall"]
     for began_s, ended_s in zip(blocked[::2], blocked[1::2], strict=True):
         assert any(start_s <= began_s and ended_s <= end_s for start_s, end_s in stalls)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.clock import WallLoop
+from harness.drivers.body import Bodies
 from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_thread import IoThread
 from harness.drivers.openai_http import OpenAiEngine
@@ -180,8 +181,9 @@ def test_what_a_body_takes_is_the_clients_lag_and_not_the_servers_latency(tmp_pa
     request = Request(0, 0.0, "default", 5, 2)
     loop, recorder = WallLoop(), Recorder([request])
     with GoldenServer(lambda _: Script()) as server, IoThread(loop) as io:
-        target = Target(server.url, f"{server.url}/completions", {}, body, 20.0, False)
-        endpoint = HttpEndpoint("one", ["default"], target, io, recorder)
+        bodies = Bodies(body, [])
+        target = Target(server.url, f"{server.url}/completions", {}, bodies, 20.0, False)
+        endpoint = HttpEndpoint("one", ["default"], target, [io], loop, recorder)
         send_all(endpoint, loop, recorder, [request])
     record = recorder.records[0]
     assert (record.status, recorder.num_sent) == ("completed", 1)

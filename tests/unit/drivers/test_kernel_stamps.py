@@ -15,7 +15,7 @@ import pytest
 from harness.clock import WallLoop
 from harness.drivers import kernel_stamps
 from harness.drivers.connections import Connection, Connections
-from harness.drivers.io_thread import IoThread
+from harness.drivers.io_thread import IoThread, record_lateness
 from harness.records.record import Recorder
 
 
@@ -65,7 +65,7 @@ def connected() -> Iterator[tuple[IoThread, User, socket.socket, Recorder]]:
         with peer:
             assert user.lent.wait(10)
             yield io, user, peer, recorder
-    io.record_stalls(recorder)
+    record_lateness([io.lateness()], loop, recorder)
 
 
 def sent_while_blocked(io: IoThread, peer: socket.socket, *pieces: bytes) -> list[float]:

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 from harness.clock import WallLoop
-from harness.drivers.body import chat_body
+from harness.drivers.body import Bodies, chat_body, completion_body
 from harness.drivers.openai_http import OpenAiEngine
 from harness.drivers.stream import StreamError, Tally
 from harness.errors import RunError
-from harness.records.record import Recorder
+from harness.records.record import Recorder, TokenRecord
 from harness.request import Request
 from harness.running.session_loop import SessionLoop
 from harness.selftest.golden_server import GoldenServer
 from harness.selftest.script import Script
 from tests.unit.drivers.endpoint import config, experiment_for
+from tests.unit.drivers.specs import TINY
 from tests.unit.test_sessions import schedule
 
 
@@ -84,3 +85,26 @@ def test_ids_that_are_none_are_refused() -> None:
     event = {"choices": [{"text": "a", "token_ids": [1, "2"]}]}
     with pytest.raises(StreamError, match="token_ids are no ids"):
         Tally(4, keep=True).read(json.dumps(event).encode())
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_a_later_turns_body_is_made_as_the_answer_before_ends(api: str) -> None:
+    calls: list[int] = []
+    chat = chat_body(None, 0, {"x": [1]})
+    make = chat if api == "chat" else completion_body({"default": TINY}, None, 0, {"x": [1]})
+
+    def body(request: Request, before: bytes | None = None) -> bytes:
+        calls.append(request.request_id)
+        return make(request, before)
+
+    requests = turns()
+    bodies = Bodies(body, map(TokenRecord, requests))
+    assert calls == [0, 1]
+    for request in (requests[0], requests[2]):
+        request.answer = " of words] said" if api == "chat" else [11, 12, 13, 14]
+        bodies.answered(request)
+    assert calls == [0, 1, 2, 3]
+    last = bodies.of(requests[3])
+    assert calls == [0, 1, 2, 3]
+    assert last == make(requests[3])  # from the beginning, without what was made before
+    assert json.loads(last)["max_tokens"] == requests[3].output_tokens
