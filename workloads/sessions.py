@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
+from omegaconf import OmegaConf
 
 from harness.configuration.checks import at_least, positive, require
+from harness.configuration.options import CONF
 from harness.errors import UsageError
 from harness.request import Segments
 from harness.schedule import Schedule, Synthetic
@@ -83,8 +86,13 @@ class Sessions:
         return found, published
 
     def _replayed(self, path: Path) -> Schedule:
-        """A run's own schedule, exactly as it is."""
+        """A run's own schedule, exactly as it is: no key may ask for something else."""
         require(path.is_file(), f"workload.path={path} is not a file")
+        config, usual = self._config, OmegaConf.load(CONF / "workload" / "sessions.yaml")
+        for key in ("num_sessions", "max_turns", "rate_per_s", "scale_tokens", "think.mean_s"):
+            value = attrgetter(key)(config)
+            as_it_is = f"workload.{key}={value} would change {path}, which is replayed as it is"
+            require(value == OmegaConf.select(usual, key), f"{as_it_is}: leave the key out")
         schedule = Schedule.load(path)
         require(schedule.sessions, f"{path} has no sessions: replay it with +workload=trace")
         return schedule

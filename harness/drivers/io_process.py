@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -36,6 +36,9 @@ BATCH_S = 0.005  # for which stamps are gathered
 MAX_BATCH = 200  # handed over at once: the run's loop may have a request to send meanwhile
 ANSWER_S = 60.0  # in which a process begins, and opens its connections
 END_S = 10.0
+
+
+Batch = list[tuple[int, str, tuple[Any, ...]]]  # a line's number, and what its listener is told
 
 
 class FarLine:
@@ -79,7 +82,7 @@ class IoProcess:
     def __exit__(self, *_: object) -> None:
         self._ending = True
         with suppress(OSError):  # it has died
-            self._connection.send(("end",))
+            self._connection.send(["end"])
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -89,24 +92,25 @@ class IoProcess:
         self._connection.close()
 
     def line(self, url: str, listener: Listener) -> FarLine:
-        self.tell("line", url)
+        number = len(self._listeners)
         self._listeners.append(listener)
-        return FarLine(self, len(self._listeners) - 1)
+        self.tell("line", number, url)
+        return FarLine(self, number)
 
     def lateness(self) -> Lateness:
-        found: Lateness = self.ask("lateness")
+        found: Lateness = self.ask("lateness", 0)
         return found
 
-    def tell(self, name: str, *args: Any) -> None:
-        """Has the process call the method `name` of its `Part`."""
+    def tell(self, name: str, number: int, *args: Any) -> None:
+        """Has the process do `name` with its line `number`."""
         try:
-            self._connection.send((name, *args))
+            self._connection.send((name, number, *args))
         except OSError:
             self._died()
 
-    def ask(self, name: str, *args: Any) -> Any:
+    def ask(self, name: str, number: int, *args: Any) -> Any:
         """As `tell`; returns, or raises, what came of it."""
-        self.tell(name, *args)
+        self.tell(name, number, *args)
         try:
             answer = self._answers.get(timeout=ANSWER_S)
         except queue.Empty:
@@ -118,8 +122,8 @@ class IoProcess:
     def _read(self) -> None:
         with suppress(OSError, EOFError):
             while True:
-                kind, content = self._connection.recv()
-                if kind == "batch":
+                content = self._connection.recv()
+                if isinstance(content, list):
                     self._loop.post(self._deliver, content)
                 else:
                     self._answers.put(content)
@@ -127,7 +131,7 @@ class IoProcess:
             self._answers.put(self._death())
             self._loop.post(self._died)
 
-    def _deliver(self, batch: Sequence[tuple[int, str, tuple[Any, ...]]]) -> None:
+    def _deliver(self, batch: Batch) -> None:
         for number, name, args in batch:
             getattr(self._listeners[number], name)(*args)
 
@@ -158,26 +162,26 @@ def input_output(loop: WallLoop, processes: int | None) -> Iterator[list[Io]]:
 
 
 class Relay:
-    """Stands for a `Listener` in the process of a `Line`."""
+    """Stands for a `Listener` in the process of a `Line`: adds what it is told to `batch`."""
 
-    def __init__(self, number: int, outlet: Outlet) -> None:
-        self._number, self._outlet = number, outlet
+    def __init__(self, number: int, batch: Batch) -> None:
+        self._number, self._batch = number, batch
 
     def sent(self, *args: Any) -> None:
-        self._outlet.batch.append((self._number, "sent", args))
+        self._batch.append((self._number, "sent", args))
 
     def tokens(self, *args: Any) -> None:
-        self._outlet.batch.append((self._number, "tokens", args))
+        self._batch.append((self._number, "tokens", args))
 
     def ended(self, *args: Any) -> None:
-        self._outlet.batch.append((self._number, "ended", args))
+        self._batch.append((self._number, "ended", args))
 
 
 class Outlet:
     """Stands for the run's loop: what is posted goes to the parent, by a thread."""
 
     def __init__(self, connection: Connection) -> None:
-        self.batch: list[tuple[int, str, tuple[Any, ...]]] = []
+        self.batch: Batch = []
         self._connection = connection
         self._inbox: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]]
         self._inbox = queue.SimpleQueue()
@@ -187,7 +191,7 @@ class Outlet:
         self._inbox.put((function, args))
 
     def answer(self, content: Any) -> None:
-        self._connection.send(("answer", content))
+        self.post(self._connection.send, content)
 
     def _run(self) -> None:
         try:
@@ -199,7 +203,7 @@ class Outlet:
                     function, args = self._inbox.get()
                     function(*args)
                 for first in range(0, len(self.batch), MAX_BATCH):
-                    self._connection.send(("batch", self.batch[first : first + MAX_BATCH]))
+                    self._connection.send(self.batch[first : first + MAX_BATCH])
                 self.batch.clear()
         except OSError:
             os._exit(0)  # the parent has gone
@@ -208,44 +212,32 @@ class Outlet:
             os._exit(1)
 
 
-class Part:
-    """A process's part of a run: what its parent may ask for."""
-
-    def __init__(self, io: IoThread, outlet: Outlet) -> None:
-        self._io, self._outlet = io, outlet
-        self._lines: list[Line] = []
-
-    def line(self, url: str) -> None:
-        self._lines.append(Line(url, self._io, Relay(len(self._lines), self._outlet)))
-
-    def send(self, number: int, order: Order) -> None:
-        self._lines[number].send(order)
-
-    def want(self, number: int, connections: int) -> None:
-        self._lines[number].want(connections)
-
-    def prepare(self, number: int, connections: int) -> None:
-        try:
-            self._lines[number].prepare(connections)
-        except OSError as error:
-            self._outlet.post(self._outlet.answer, error)
-        else:
-            self._outlet.post(self._outlet.answer, None)
-
-    def lateness(self) -> None:
-        self._outlet.post(self._outlet.answer, self._io.lateness())
-
-
 def main(descriptor: int) -> None:
-    connection = Connection(descriptor)
+    """Does what the parent tells until it says `end`, or has gone."""
+    connection, lines = Connection(descriptor), list[Line]()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     outlet = Outlet(connection)
     with IoThread(outlet) as io, suppress(EOFError):
-        part = Part(io, outlet)
         gc.freeze()
         gc.disable()  # as in the run's own process
-        while (order := connection.recv())[0] != "end":
-            getattr(part, order[0])(*order[1:])
+        while (told := connection.recv())[0] != "end":
+            name, number, *args = told
+            if name == "line":
+                lines.append(Line(args[0], io, Relay(number, outlet.batch)))
+            elif name == "lateness":
+                outlet.answer(io.lateness())
+            elif name == "prepare":
+                outlet.answer(_prepared(lines[number], *args))
+            else:
+                getattr(lines[number], name)(*args)
+
+
+def _prepared(line: Line, connections: int) -> OSError | None:
+    try:
+        line.prepare(connections)
+    except OSError as error:
+        return error
+    return None
 
 
 if __name__ == "__main__":

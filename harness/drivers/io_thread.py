@@ -19,14 +19,11 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
+from uvloop import new_event_loop
+
 from harness.clock import WallLoop
 from harness.drivers.kernel_stamps import StampedSocket, ask_for_stamps
 from harness.records.record import Recorder
-
-try:
-    from uvloop import new_event_loop
-except ImportError:  # a faster loop, where there is one
-    from asyncio import new_event_loop
 
 SLICE_S = 0.0005  # of parsing, between two looks at the sockets
 BEAT_S = 0.001

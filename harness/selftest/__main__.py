@@ -26,15 +26,17 @@ from harness.errors import UsageError
 from harness.files import write_json
 from harness.records.manifest import git_revision, machine, utc
 from harness.running import interrupts
-from harness.selftest.answers import ANSWERS
+from harness.selftest import answers, exchange, load, whole
 from harness.selftest.bench import Bench
 from harness.selftest.certify import certified
 from harness.selftest.conformance import FAILED, Conformance
-from harness.selftest.exchange import EXCHANGE
-from harness.selftest.load import LOAD
-from harness.selftest.whole import WHOLE
 
-TESTS = tuple(sorted((*LOAD, *ANSWERS, *WHOLE, *EXCHANGE), key=lambda each: each.number))
+TESTS = (
+    load.stall, answers.chunks, answers.short_answers, answers.failures, load.long_stream,
+    load.rate, whole.arrivals, whole.prompts, answers.prefix_cache, answers.prompt_lengths,
+    answers.goodput, whole.resume, whole.mistyped_keys, load.concurrency, exchange.exported,
+    whole.queues,
+)  # fmt: skip
 BESIDE = 2  # tests that depend on no time, at once
 
 

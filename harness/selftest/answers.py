@@ -10,7 +10,7 @@ import numpy as np
 from harness.records.run_folder import FinishedRun
 from harness.records.token_log import TokenLog
 from harness.selftest.bench import Bench
-from harness.selftest.conformance import Conformance, Found, found
+from harness.selftest.conformance import Found, conformance, found
 from harness.selftest.play import Play
 from harness.selftest.script import Script
 
@@ -21,7 +21,10 @@ ROUND_S = 0.1  # of a duration of seconds
 REAL = "ttft_s", "tpot_s", "tbt_s", "e2e_s", "itl_chunk_s", "tpot_incl_first_s"
 
 
+@conformance(2, "tokens in chunks", alone=True)
 def chunks(bench: Bench) -> Found:
+    """4 tokens in a chunk: TPOT within 2 ms of the server's; gaps between chunks 39/9 of it;
+    three gaps of 0 in each chunk."""
     script = Script(ttft_s=0.1, gap_s=0.05, tokens_per_event=IN_CHUNK)
     rows = [(i * 0.2, "m", 8, CHUNKED) for i in range(5)]
     run, server = bench.served(Play(models={"m": script}), rows)
@@ -44,8 +47,13 @@ def chunks(bench: Bench) -> Found:
     )
 
 
+@conformance(3, "short answers")
 def short_answers(bench: Bench) -> Found:
-    """Tokens of tool calls need the chat API."""
+    """An early stop, one token, no token, a tool call in one event: no division by zero, and no
+    TTFT among the gaps.
+
+    Tokens of tool calls need the chat API.
+    """
     models = {
         "stopped": Script(stop_at=2, gap_s=0.02),
         "one": Script(),
@@ -76,7 +84,10 @@ def short_answers(bench: Bench) -> Found:
     )
 
 
+@conformance(4, "failures")
 def failures(bench: Bench) -> Found:
+    """An HTTP 500, a reset, an error in mid-stream, a time-out: each is told, counted and in
+    the denominator."""
     told = {
         "http": (Script(status=500), "HTTP 500"),
         "reset": (Script(reset_at=3, gap_s=0.02), "connection lost, after 3 of 6 tokens"),
@@ -102,7 +113,10 @@ def failures(bench: Bench) -> Found:
     )
 
 
+@conformance(9, "warm cache")
 def prefix_cache(bench: Bench) -> Found:
+    """The repeat of a run on one server with a prefix cache is INVALID; with engine.cold=true
+    it is not."""
     rows = [(i * 0.02, "m", 64, 2) for i in range(20)]
     with bench.serving(Play(models={"m": Script()}, caches=True)) as server:
         runs = [bench.run(server, rows, *words) for words in ([], [], ["engine.cold=true"])]
@@ -117,9 +131,12 @@ def prefix_cache(bench: Bench) -> Found:
     )
 
 
+@conformance(10, "prompt lengths")
 def prompt_lengths(bench: Bench) -> Found:
-    """A server that counts 20 % or 3 % more than was sent, as with a template or another
-    tokenizer."""
+    """A server that counts 20 % more prompt tokens makes a run INVALID; 3 % more make a note.
+
+    A template or another tokenizer does that.
+    """
     rows = [(i * 0.02, "m", 100, 2) for i in range(20)]
     far, near = (
         bench.served(Play(models={"m": Script(prompt_tokens=num)}), rows)[0] for num in (120, 103)
@@ -135,8 +152,13 @@ def prompt_lengths(bench: Bench) -> Found:
     )
 
 
+@conformance(11, "goodput", alone=True)
 def goodput(bench: Bench) -> Found:
-    """By hand: three of seven are good. `drained` is the last to come and answers for 3 s more."""
+    """Attainment and goodput equal a count by hand, with late, slow, failed, single-token and
+    timed-out answers, and with the drain in the duration.
+
+    By hand: three of seven are good. `drained` is the last to come and answers for 3 s more.
+    """
     models = {
         "good": Script(ttft_s=0.05, gap_s=0.02),
         "late": Script(ttft_s=1.5, gap_s=0.02),
@@ -171,32 +193,3 @@ def _rows(run: FinishedRun) -> list[dict[str, Any]]:
 
 def _has(row: dict[str, Any], tokens: int) -> bool:
     return row["status"] == "completed" and len(row["token_times_s"]) == tokens
-
-
-ANSWERS = (
-    Conformance(
-        2, "tokens in chunks", "4 tokens in a chunk: TPOT within 2 ms of the server's; gaps between"
-        " chunks 39/9 of it; three gaps of 0 in each chunk", chunks, alone=True,
-    ),
-    Conformance(
-        3, "short answers", "an early stop, one token, no token, a tool call in one event: no "
-        "division by zero, and no TTFT among the gaps", short_answers,
-    ),
-    Conformance(
-        4, "failures", "an HTTP 500, a reset, an error in mid-stream, a time-out: each is told, "
-        "counted and in the denominator", failures,
-    ),
-    Conformance(
-        9, "warm cache", "the repeat of a run on one server with a prefix cache is INVALID; with "
-        "engine.cold=true it is not", prefix_cache,
-    ),
-    Conformance(
-        10, "prompt lengths", "a server that counts 20 % more prompt tokens makes a run INVALID; "
-        "3 % more make a note", prompt_lengths,
-    ),
-    Conformance(
-        11, "goodput", "attainment and goodput equal a count by hand, with late, slow, failed, "
-        "single-token and timed-out answers, and with the drain in the duration", goodput,
-        alone=True,
-    ),
-)  # fmt: skip

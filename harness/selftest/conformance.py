@@ -35,9 +35,13 @@ class Conformance:
 
     number: int
     name: str
-    asks: str  # with its limit
-    test: Callable[[Bench], Found]
+    test: Callable[..., Found]  # of a Bench
     alone: bool = False  # depends on time: beside no other test
+
+    @property
+    def asks(self) -> str:
+        """What the test's docstring begins with."""
+        return " ".join((self.test.__doc__ or "").partition("\n\n")[0].split())
 
     def result(self, bench: Bench) -> dict[str, Any]:
         """Its row in what the self-test writes; a run that breaks is a failure."""
@@ -52,3 +56,9 @@ class Conformance:
             "number": self.number, "name": self.name, "asks": self.asks, "result": result,
             "found": text,
         }  # fmt: skip
+
+
+def conformance(
+    number: int, name: str, *, alone: bool = False
+) -> Callable[[Callable[[Bench], Found]], Conformance]:
+    return lambda test: Conformance(number, name, test, alone)

@@ -13,6 +13,7 @@ what it saw when its standard input ends, which is at the latest when its parent
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import socket
@@ -26,13 +27,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from uvloop import new_event_loop
+
 from harness.files import write_text
 from harness.selftest.play import Play, prompt_hash
-from harness.selftest.script import Script, events
+from harness.selftest.script import END, Script, stream
 
 BACKLOG = 4096  # connections that may come at once
 SEEN = "/v1/seen"  # how many requests came so far
 AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
+TIMER_S = 0.001  # in steps of which the loop's timers come
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 @dataclass
@@ -66,7 +71,7 @@ class GoldenServer:
 
     def __enter__(self) -> GoldenServer:
         ready: Future[int] = Future()
-        self._thread = threading.Thread(target=asyncio.run, args=[self._main(ready)])
+        self._thread = threading.Thread(target=self._run, args=[ready])
         self._thread.start()
         self.port = ready.result()
         return self
@@ -74,6 +79,10 @@ class GoldenServer:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+
+    def _run(self, ready: Future[int]) -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(self._main(ready))
 
     async def _main(self, ready: Future[int]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -92,17 +101,18 @@ class GoldenServer:
         task.add_done_callback(self._handlers.discard)
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Requests one after the other, until one is answered with a status."""
         try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            if head.startswith("get"):
-                self._get(head, writer)
-            else:
-                length = int(head.split("content-length:")[1].split()[0])
-                body = json.loads(await reader.readexactly(length))
-                answer = Answer(head, body, time.monotonic())
-                self.answers.append(answer)
-                await self._answer(answer, writer)
-            await writer.drain()
+            while not writer.is_closing():
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                if head.startswith("get"):
+                    self._get(head, writer)
+                else:
+                    length = int(head.split("content-length:")[1].split()[0])
+                    body = json.loads(await reader.readexactly(length))
+                    answer = Answer(head, body, time.monotonic())
+                    self.answers.append(answer)
+                    await self._answer(answer, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client has gone: that is its right
         finally:
@@ -133,62 +143,41 @@ class GoldenServer:
             body = b'{"error": {"message": "as scripted"}}'
             return _respond(writer, script.status, body.ljust(script.error_bytes or 0, b"x"))
         writer.transport.set_write_buffer_limits(0)  # so that it shows what a client does not take
-        writer.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
-            b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
-        )
-        streamed = events(answer.body["max_tokens"], "messages" in answer.body, script)
-        due_s = answer.received_s + script.ttft_s
-        pending: list[bytes] = []
-        for position, payload in streamed:
-            faults = {script.reset_at: "reset", script.hang_at: "hang", script.cut_at: "cut"}
-            fault = faults.get(position) if position is not None else None
-            if fault:
-                await self._write(writer, script, pending, answer, due_s)
-            if fault == "reset":
-                peer = writer.get_extra_info("socket")
-                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
-                writer.transport.abort()
-                return
-            if fault == "hang":
-                await asyncio.Event().wait()
-            if fault == "cut":
-                break
-            if position is not None and position == script.stall_at:
-                due_s += script.stall_s
-            pending.append(b"data: " + payload + b"\n\n")
-            if len(pending) >= script.events_per_write:
-                await self._write(writer, script, pending, answer, due_s)
-                due_s += script.gap_s
-        await self._write(writer, script, pending, answer, due_s)
-        if script.endless:
+        writer.write(HEAD)
+        made = stream(answer.body["max_tokens"], "messages" in answer.body, script)
+        for after_s, pieces in made.writes:
+            await _until(answer.received_s + after_s)
+            for number, piece in enumerate(pieces, 1):
+                now_s = time.monotonic()
+                if number == len(pieces):
+                    answer.writes_s.append(now_s)
+                    answer.lags_s.append(now_s - answer.received_s - after_s)
+                writer.write(piece)
+                await writer.drain()
+                answer.blocked_s += time.monotonic() - now_s
+                if script.write_bytes:
+                    await asyncio.sleep(TIMER_S)  # or the pieces would arrive as one
+        if made.fault is not None:
+            await _until(answer.received_s + made.fault_s)
+        if made.fault == "reset":
+            peer = writer.get_extra_info("socket")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+            writer.transport.abort()
+        elif made.fault == "hang":
             await asyncio.Event().wait()
-        writer.write(b"0\r\n\r\n")
+        elif made.fault == "cut":
+            writer.write(END)
 
-    async def _write(
-        self, writer: asyncio.StreamWriter, script: Script, pending: list[bytes], answer: Answer,
-        due_s: float,
-    ) -> None:  # fmt: skip
-        await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-        data = b"".join(pending)
-        pending.clear()
-        size = script.write_bytes or max(1, len(data))
-        for start in range(0, len(data), size):
-            piece = data[start : start + size]
-            now_s = time.monotonic()
-            if start + size >= len(data):
-                answer.writes_s.append(now_s)
-                answer.lags_s.append(now_s - due_s)
-            writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
-            await writer.drain()
-            answer.blocked_s += time.monotonic() - now_s
-            if script.write_bytes:
-                await asyncio.sleep(0.001)  # or the pieces would arrive as one
+
+async def _until(due_s: float) -> None:
+    late_s = time.monotonic() - due_s
+    await asyncio.sleep(TIMER_S / 2 - late_s if late_s < 0 else 0)
 
 
 def _respond(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
     head = f"HTTP/1.1 {status} As Scripted\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
     writer.write(head.encode() + b"\r\n" + body)
+    writer.close()
 
 
 def as_row(answer: Answer) -> dict[str, Any]:
@@ -206,6 +195,8 @@ def as_row(answer: Answer) -> dict[str, Any]:
 def main(play_path: str, log_path: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's Ctrl-C ends its input
     play = Play.from_json(Path(play_path).read_text())
+    gc.freeze()
+    gc.disable()  # a search through all answers would hold up their writes
     with GoldenServer(play, list(play.models)) as server:
         server.max_model_len = play.max_model_len
         print(server.port, flush=True)

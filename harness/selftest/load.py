@@ -7,7 +7,7 @@ import numpy as np
 from harness.records.evidence import MAX_LAG_S, rate_per_s
 from harness.records.token_log import TokenLog
 from harness.selftest.bench import Bench
-from harness.selftest.conformance import Conformance, Found, Skipped, found
+from harness.selftest.conformance import Found, Skipped, conformance, found
 from harness.selftest.play import Play
 from harness.selftest.script import Script
 
@@ -20,9 +20,14 @@ BUSY = 0.01  # of the stream's time, for which the client's thread waits for a c
 BURST, IN_FLIGHT = 64, 8
 
 
+@conformance(1, "stall", alone=True)
 def stall(bench: Bench) -> Found:
-    """The whole server stands still once, as a request comes in: it answers none of those under way
-    and takes no new one."""
+    """A server's stop of 1 s shows in P99 TTFT (at least 0.5 s), and later requests are sent
+    meanwhile (P99 send lag below 0.5 s).
+
+    The whole server stands still once, as a request comes in: it answers none of those under way
+    and takes no new one.
+    """
     play = Play(models={"m": Script()}, freeze_at=300, freeze_s=STALL_S)
     run, server = bench.served(play, [(i / RATE_PER_S, "m", 8, 2) for i in range(1000)])
     ttft_s, lag_s = run.number("ttft_s.p99"), run.number("send_lag_s.p99")
@@ -37,8 +42,14 @@ def stall(bench: Bench) -> Found:
     )
 
 
+@conformance(5, "long stream", alone=True)
 def long_stream(bench: Bench) -> Found:
-    """The stream has 20,000 tokens/s; the server tells for how long the client did not read."""
+    """A stream of 100,000 tokens at 20,000/s, and chunks of 50,000 characters: the client
+    blocks the server for at most 5 % of the time, and P99 of a stamp is at most 5 ms after the
+    server's write.
+
+    The stream has 20,000 tokens/s; the server tells for how long the client did not read.
+    """
     play = Play(
         models={
             "long": Script(ttft_s=2.0, gap_s=WRITE_GAP_S, events_per_write=PER_WRITE),
@@ -75,8 +86,13 @@ def long_stream(bench: Bench) -> Found:
     return made
 
 
+@conformance(6, "rate")
 def rate(bench: Bench, span_s: float = RATE_SPAN_S) -> Found:
-    """Poisson arrivals; the rate is also the server's, of requests received."""
+    """200 requests/s for 60 s: achieved within 1 %, by client and server; P99 send lag at most
+    5 ms, or the run is INVALID.
+
+    Poisson arrivals; the rate is also the server's, of requests received.
+    """
     num = int(RATE_PER_S * span_s)
     arrivals_s = np.cumsum(np.random.default_rng(0).exponential(1 / RATE_PER_S, num))
     rows = [(float(at), "m", 8, 2) for at in arrivals_s]
@@ -96,8 +112,13 @@ def rate(bench: Bench, span_s: float = RATE_SPAN_S) -> Found:
     )
 
 
+@conformance(14, "concurrency", alone=True)
 def concurrency(bench: Bench) -> Found:
-    """A burst in an open loop, and the same requests in a closed one of IN_FLIGHT."""
+    """64 requests of one moment are open at once, by the server's count; in a closed loop of 8,
+    eight are.
+
+    A burst in an open loop, and the same requests in a closed one of IN_FLIGHT.
+    """
     play = Play(models={"m": Script(ttft_s=0.5)})
     rows = [(0.0, "m", 8, 2)] * BURST
     _, burst = bench.served(play, rows)
@@ -111,24 +132,3 @@ def concurrency(bench: Bench) -> Found:
             "all its requests were answered": run.summary["num_completed"] == BURST,
         },
     )
-
-
-LOAD = (
-    Conformance(
-        1, "stall", "a server's stop of 1 s shows in P99 TTFT (at least 0.5 s), and later requests "
-        "are sent meanwhile (P99 send lag below 0.5 s)", stall, alone=True,
-    ),
-    Conformance(
-        5, "long stream", "a stream of 100,000 tokens at 20,000/s, and chunks of 50,000 characters:"
-        " the client blocks the server for at most 5 % of the time, and P99 of a stamp is at most "
-        "5 ms after the server's write", long_stream, alone=True,
-    ),
-    Conformance(
-        6, "rate", "200 requests/s for 60 s: achieved within 1 %, by client and server; P99 send "
-        "lag at most 5 ms, or the run is INVALID", rate, alone=True,
-    ),
-    Conformance(
-        14, "concurrency", "64 requests of one moment are open at once, by the server's count; in "
-        "a closed loop of 8, eight are", concurrency, alone=True,
-    ),
-)  # fmt: skip

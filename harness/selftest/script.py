@@ -40,11 +40,52 @@ class Script:
 
 
 Event = tuple[int | None, bytes]  # position of its first token, None where it has none; payload
+END = b"0\r\n\r\n"  # of a body in chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """`writes`: seconds after the request and the pieces of each write, as the HTTP body has them.
+    Then, `fault_s` after the request, `fault`: reset, hang or cut (an end in order, but without
+    finish and [DONE]); None: the last write ends the answer."""
+
+    writes: list[tuple[float, list[bytes]]]
+    fault: str | None
+    fault_s: float
 
 
 @lru_cache(maxsize=256)
-def events(max_tokens: int, chat: bool, script: Script) -> tuple[Event, ...]:
-    """What answers a request for `max_tokens`, of the chat API or of completions."""
+def stream(max_tokens: int, chat: bool, script: Script) -> Stream:
+    """What answers a request for `max_tokens`, of the chat API or of completions; made once."""
+    faults = {script.reset_at: "reset", script.hang_at: "hang", script.cut_at: "cut"}
+    due_s, fault, waiting, number = script.ttft_s, None, b"", 0
+    writes: list[tuple[float, list[bytes]]] = []
+    for position, payload in _events(max_tokens, chat, script):
+        if position is not None:  # what has no token is written with the last that has one
+            if number == script.events_per_write:
+                writes.append((due_s, _pieces(waiting, script)))
+                due_s, waiting, number = due_s + script.gap_s, b"", 0
+            number, fault = number + 1, faults.get(position)
+            due_s += script.stall_s if position == script.stall_at else 0.0
+        if fault is not None:
+            break
+        waiting += b"data: " + payload + b"\n\n"
+    if waiting:
+        writes.append((due_s, _pieces(waiting, script)))
+    if fault is None and script.endless:
+        fault = "hang"
+    elif fault is None:
+        writes[-1][1][-1] += END
+    return Stream(writes, fault, due_s)
+
+
+def _pieces(data: bytes, script: Script) -> list[bytes]:
+    size = script.write_bytes or len(data)
+    pieces = (data[start : start + size] for start in range(0, len(data), size))
+    return [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces]
+
+
+def _events(max_tokens: int, chat: bool, script: Script) -> list[Event]:
     asked = max_tokens + script.extra_tokens
     total = asked if script.stop_at is None else min(asked, script.stop_at)
     found: list[Event] = []
@@ -73,7 +114,7 @@ def events(max_tokens: int, chat: bool, script: Script) -> tuple[Event, ...]:
         told = total if script.usage_tokens is None else script.usage_tokens
         usage = {"choices": [], "usage": _usage(script, told)}
         found.append((None, json.dumps(usage).encode()))
-    return (*found, (None, b"[DONE]"))
+    return [*found, (None, b"[DONE]")]
 
 
 def _usage(script: Script, completion_tokens: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from harness.prompts import prompt_ids
 from harness.records.run_folder import FinishedRun
 from harness.schedule import Schedule
 from harness.selftest.bench import MAX_RUN_S, Bench, Floats, Server
-from harness.selftest.conformance import Conformance, Found, found
+from harness.selftest.conformance import Found, conformance, found
 from harness.selftest.play import Play
 from harness.selftest.script import Script
 
@@ -35,7 +35,10 @@ QUEUED, LOAD = 20_000, 0.5
 NEAR = 0.05  # of a mean over QUEUED requests of one seed
 
 
+@conformance(7, "arrivals")
 def arrivals(bench: Bench) -> Found:
+    """Gaps of Poisson and gamma arrivals pass a Kolmogorov-Smirnov test; the number of requests
+    changes no arrival."""
     rows = [(0.0, "m", 8, 2)] * DRAWN
     poisson_s = _drawn(bench, rows, "workload.arrivals.kind=poisson")
     gamma_s = _drawn(bench, rows, "workload.arrivals.kind=gamma", f"workload.arrivals.cv={CV}")
@@ -69,9 +72,14 @@ def _drawn(bench: Bench, rows: list[Any], *words: str) -> Floats:
     return times
 
 
+@conformance(8, "prompts")
 def prompts(bench: Bench) -> Found:
-    """Bytes are seen at the server alone: sim has none, and torch makes its prompts by the function
-    that is called here. vLLM is not started, which takes minutes: it gets the bodies of openai."""
+    """One seed gives one schedule on every engine that is here (openai, sim, torch); the server
+    gets, byte for byte, the prompts made of it; the default seed is 0.
+
+    Bytes are seen at the server alone: sim has none, and torch makes its prompts by the function
+    that is called here. vLLM is not started, which takes minutes: it gets the bodies of openai.
+    """
     rows = [(i * 0.02, "m", 8 + i, 2) for i in range(8)]
     play = Play(models={"m": Script()})
     served = [bench.served(play, rows, *words) for words in ([], [], ["seed=1"])]
@@ -106,8 +114,13 @@ def _made(run: FinishedRun) -> list[str]:
     return [hashlib.sha256(json.dumps(each).encode()).hexdigest() for each in ids]
 
 
+@conformance(12, "resume")
 def resume(bench: Bench) -> Found:
-    """A sweep over two seeds is killed in its second point, recovered, and started again."""
+    """A sweep that is killed (kill -9) and started again repeats no complete point, and has
+    each request once.
+
+    A sweep over two seeds is killed in its second point, recovered, and started again.
+    """
     rows = [(i * 0.01, "m", 8, 2) for i in range(PER_POINT)]
     folder = bench.new_folder()
     with bench.serving(Play(models={"m": Script(ttft_s=0.02)})) as server:
@@ -160,7 +173,10 @@ def killed(words: list[str], server: Server, at_request: int) -> None:
                 os.kill(process.pid, signal.SIGKILL)
 
 
+@conformance(13, "mistyped keys")
 def mistyped_keys(bench: Bench) -> Found:
+    """An unknown key, and one of another engine, are refused by name: exit status 2, nothing
+    written, nothing sent."""
     folder = bench.new_folder()
     wrong = {"slo.ttft=1": "ttft", "+engine.num_kv_blocks=5": "num_kv_blocks"}
     with bench.serving(Play(models={"m": Script()})) as server:
@@ -176,9 +192,14 @@ def mistyped_keys(bench: Bench) -> Found:
     )
 
 
+@conformance(16, "queues")
 def queues(bench: Bench) -> Found:
-    """One seat: an answer's tokens are its service. M/M/1 has outputs of exponential length, each
-    served alone first, which gives E[S]; M/D/1 has equal ones."""
+    """Simulated M/M/1 and M/D/1 queues have the mean time of the closed form, within 5 %, and
+    satisfy Little's law within 1e-9.
+
+    One seat: an answer's tokens are its service. M/M/1 has outputs of exponential length, each
+    served alone first, which gives E[S]; M/D/1 has equal ones.
+    """
     rng = np.random.default_rng(0)
     gaps, lengths = rng.exponential(1.0, QUEUED), rng.exponential(400.0, QUEUED).astype(int) + 1
     sim = ("engine=sim", "hardware=a100x1", "model=llama2-7b", "system.max_num_seqs=1",
@@ -200,28 +221,3 @@ def queues(bench: Bench) -> Found:
     return found(
         "; ".join(text), {f"{name} holds": abs(each) <= NEAR for name, each in off.items()}
     )
-
-
-WHOLE = (
-    Conformance(
-        7, "arrivals", "gaps of Poisson and gamma arrivals pass a Kolmogorov-Smirnov test; the "
-        "number of requests changes no arrival", arrivals,
-    ),
-    Conformance(
-        8, "prompts", "one seed gives one schedule on every engine that is here (openai, sim, "
-        "torch); the server gets, byte for byte, the prompts made of it; the default seed is 0",
-        prompts,
-    ),
-    Conformance(
-        12, "resume", "a sweep that is killed (kill -9) and started again repeats no complete point"
-        ", and has each request once", resume, alone=True,
-    ),
-    Conformance(
-        13, "mistyped keys", "an unknown key, and one of another engine, are refused by name: exit "
-        "status 2, nothing written, nothing sent", mistyped_keys,
-    ),
-    Conformance(
-        16, "queues", "simulated M/M/1 and M/D/1 queues have the mean time of the closed form, "
-        "within 5 %, and satisfy Little's law within 1e-9", queues,
-    ),
-)  # fmt: skip

@@ -9,6 +9,7 @@ import subprocess
 import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from harness.selftest.answers import chunks, failures, goodput, prefix_cache, pr
 from harness.selftest.answers import short_answers as shorts
 from harness.selftest.bench import Bench, Server
 from harness.selftest.conformance import Conformance, Found, Skipped
-from harness.selftest.exchange import by_vllm
+from harness.selftest.exchange import exported
 from harness.selftest.load import concurrency, long_stream, rate, stall
 from harness.selftest.play import Play
 from harness.selftest.script import Script
@@ -58,7 +59,7 @@ class Erring(Bench):
         (failures, {"reset_at": None}, "reset: “connection lost, after 3 of 6 tokens”"),
         (long_stream, {"stop_at": 90_000}, "100,000 tokens were sent"),
         (
-            lambda bench: rate(bench, span_s=4.0),
+            replace(rate, test=partial(rate.test, span_s=4.0)),
             {"freeze_at": 795, "freeze_s": 1.0},
             "the rate is the asked one within 1 %",
         ),
@@ -66,12 +67,13 @@ class Erring(Bench):
         (prompt_lengths, {"prompt_tokens": 100}, "20 % more is INVALID"),
         (goodput, {"ttft_s": 0.05}, "3 of 7 are good"),
         (concurrency, {"status": 500}, "all requests of the burst were open at once"),
+        (exported, {"status": 200}, "19 completed and one failed"),
     ],
 )
 def test_a_server_that_errs_fails_the_test(
-    test: Any, changes: dict[str, Any], says: str, tmp_path: Path
+    test: Conformance, changes: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
-    row = Conformance(0, "", "", test).result(Erring(tmp_path, **changes))
+    row = test.result(Erring(tmp_path, **changes))
     assert row["result"] == "FAILED"
     assert says in row["found"]
 
@@ -123,6 +125,7 @@ def test_there_are_sixteen_tests_and_only_chooses_among_them() -> None:
     assert [each.number for each in TESTS] == [*range(1, 17)]
     assert [each.number for each in chosen_of(["5", "1-3"])] == [1, 2, 3, 5]
     assert chosen_of([]) == [*TESTS]
+    assert all(each.asks for each in TESTS)
     for word in ("0", "17", "x", "3-x", "3-99", ""):
         with pytest.raises(UsageError, match=f"--only {word} is no test; valid: 1 to 16"):
             chosen_of([word])
@@ -145,18 +148,5 @@ def raising(error: Exception) -> Any:
     ],
 )
 def test_a_result_says_what_was_found(test: Any, result: str, says: str, tmp_path: Path) -> None:
-    row = Conformance(3, "name", "asks", test).result(Bench(tmp_path))
+    row = Conformance(3, "name", test).result(Bench(tmp_path))
     assert (row["number"], row["result"], row["found"]) == (3, result, says)
-
-
-def test_vllms_arithmetic_by_hand() -> None:
-    file = {
-        "errors": ["", "broke", ""], "ttfts": [0.1, 9.0, 0.3], "itls": [[0.1, 0.3], [9.0], []],
-        "output_lens": [5, 0, 1],
-    }  # fmt: skip
-    found = by_vllm(file)
-    assert found["mean_ttft_ms"] == pytest.approx(200)
-    assert found["mean_tpot_ms"] == pytest.approx(100)  # 0.4 s after the first of five tokens
-    assert found["mean_itl_ms"] == pytest.approx(200)
-    assert found["mean_e2el_ms"] == pytest.approx(400)
-    assert found["p99_ttft_ms"] == pytest.approx(298)
