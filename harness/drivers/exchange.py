@@ -34,26 +34,38 @@ class Order:
     keep: bool
 
 
-class Owner(Protocol):
-    """Is told what an exchange brings: that it was sent, tokens, and then its end."""
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an exchange ended, at `at_s` of time.monotonic(). `error` None: the stream is over, and
+    what the tally says of it is to be asked. `status`: HTTP's; 0: there were no headers."""
 
-    def sent(self, exchange: Exchange, sent_s: float) -> None: ...
+    error: str | None
+    timeout: bool
+    status: int
+    tally: Tally
+    at_s: float
 
-    def tokens(self, exchange: Exchange, read_s: float, count: int) -> None: ...
 
-    def ended(self, exchange: Exchange, error: str | None, *, timeout: bool) -> None:
-        """`error` None: the stream is over, and what its tally says of it is to be asked."""
+class Listener(Protocol):
+    """Is told in the run's loop what came of a request. Times are of time.monotonic()."""
+
+    def sent(self, request_id: int, sent_s: float) -> None:
+        """What came before is the client's lag, a wait for a connection too: one was to be open."""
         ...
+
+    def tokens(self, request_id: int, read_s: float, count: int) -> None: ...
+
+    def ended(self, request_id: int, ending: Ending) -> None: ...
 
 
 class Exchange:
     """Carries out `order`, and follows the answer."""
 
-    def __init__(self, order: Order, owner: Owner, pool: Connections, io: IoThread) -> None:
+    def __init__(self, order: Order, listener: Listener, pool: Connections, io: IoThread) -> None:
         self.order = order
         self.tally = Tally(order.asked_tokens, keep=order.keep)
         self.status = 0  # HTTP's; 0: no headers yet
-        self._owner = owner
+        self._listener = listener
         self._pool = pool
         self._io = io
         self._splitter = EventSplitter()
@@ -79,7 +91,7 @@ class Exchange:
             self._pool.give_back(connection)
             return
         self._connection, connection.user = connection, self
-        self._owner.sent(self, time.monotonic())
+        self._io.post(self._listener.sent, self.order.request_id, time.monotonic())
         connection.write(self.order.message)
 
     def not_connected(self, error: OSError) -> None:
@@ -142,7 +154,7 @@ class Exchange:
                     self._num_read += 1
                     if self._num_read == 2:  # the stamp is the last one's, of one read
                         self._io.doubt(self._since_s, self._read_s)
-                    self._owner.tokens(self, self._read_s, count)
+                    self._io.post(self._listener.tokens, self.order.request_id, self._read_s, count)
                 if self.tally.cut is not None or self.tally.done:
                     self._fault = self.tally.cut
                     return
@@ -184,7 +196,8 @@ class Exchange:
             self._timer.cancel()
         if not self._over:
             self._over = True
-            self._owner.ended(self, error, timeout=timeout)
+            ending = Ending(error, timeout, self.status, self.tally, time.monotonic())
+            self._io.post(self._listener.ended, self.order.request_id, ending)
         if error is not None and not keep:
             self._drop()
 

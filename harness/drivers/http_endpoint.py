@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 
 from harness.clock import WallLoop
 from harness.drivers.body import Bodies
-from harness.drivers.exchange import Order
+from harness.drivers.exchange import Ending, Order
 from harness.drivers.io_process import Io, open_line
-from harness.drivers.line import Ending
 from harness.errors import RunError
 from harness.records.record import Chunk, Recorder
 from harness.request import Request

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.drivers.connections import Connection, Connections
-from harness.drivers.exchange import Exchange, Order
+from harness.drivers.exchange import Ending, Exchange, Order
 from harness.drivers.io_thread import IoThread
 from harness.drivers.stream import EventSplitter, StreamError, Tally
 from harness.records.record import Recorder
@@ -131,21 +131,23 @@ class Stage:
     def doubt(self, since_s: float, read_s: float) -> None:
         self.doubts.append((since_s, read_s))
 
-    def sent(self, exchange: Exchange, sent_s: float) -> None:
+    def post(self, function: Callable[..., None], *args: Any) -> None:
+        function(*args)
+
+    def sent(self, request_id: int, sent_s: float) -> None:
         pass
 
-    def tokens(self, _: Exchange, read_s: float, count: int) -> None:
+    def tokens(self, request_id: int, read_s: float, count: int) -> None:
         assert count > 0
         assert not self.ends
         self.num_tokens += count
 
-    def ended(self, exchange: Exchange, error: str | None, *, timeout: bool) -> None:
-        del timeout
-        if error is not None:
-            assert len(error) < 500
-            error.encode()
-        checked(exchange.tally, self.num_tokens)
-        self.ends.append(error)
+    def ended(self, request_id: int, ending: Ending) -> None:
+        if ending.error is not None:
+            assert len(ending.error) < 500
+            ending.error.encode()
+        checked(ending.tally, self.num_tokens)
+        self.ends.append(ending.error)
 
 
 STATUS = st.sampled_from([200, 200, 200, 200, 100, 101, 204, 302, 400, 404, 500, 999])
