@@ -106,7 +106,7 @@ def main() -> None:
     configured.clear()
     made: list[Path] = []
     try:
-        sys.argv = in_order(repeated([hold(null_quoted(word)) for word in sys.argv]))
+        sys.argv = in_order(repeated([hold(added(null_quoted(word))) for word in sys.argv]))
         made = not_yet_there(sys.argv)
         known_options(sys.argv[1:])
         named_options(sys.argv[1:])
@@ -161,6 +161,11 @@ def null_quoted(word: str) -> str:
     if key not in ("system", "+system"):
         return word
     return key + equals + ",".join("'null'" if v == "null" else v for v in values.split(","))
+
+
+def added(word: str) -> str:
+    """A key that options of conf/ leave out is set like any other, without Hydra's plus signs."""
+    return f"++{word}" if word.startswith("slo.goodput=") else word
 
 
 def repeated(words: Sequence[str]) -> list[str]:

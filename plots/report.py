@@ -11,6 +11,7 @@ import json
 import shlex
 from base64 import b64encode
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,9 @@ def page(run: FinishedRun) -> str:
         latencies=LATENCIES,
         columns=COLUMNS,
         cell=run_table.cell,
-        max_models=MAX_MODELS,
+        slo_words=end_table.slo_words,
+        model_columns=end_table.MODEL_COLUMNS,
+        models=[*islice(end_table.model_rows(run.summary["models"]), MAX_MODELS)],
         other_lines=end_table.other_lines(run.summary),
         workload="; ".join(end_table.workload_lines(run.manifest["dataset"])),
         pictures={

@@ -16,7 +16,7 @@ NEEDED: dict[str, Callable[[FinishedRun], Any]] = {  # what is the same in runs 
     "schedule": lambda run: run.manifest["schedule_sha256"],
     "open or closed loop": lambda run: run.manifest.get("closed_loop"),
     "model": lambda run: run.manifest["choices"]["model"],
-    "SLO": lambda run: (run.summary["slo"]["ttft_s"], run.summary["slo"]["tbt_s"]),
+    "SLO": lambda run: tuple(run.summary["slo"].get(key) for key in ("ttft_s", "tbt_s", "goodput")),
 }
 
 

@@ -88,7 +88,7 @@ def measured(run: FinishedRun, slo: Slo) -> dict[str, Floats]:
     attained = Attained.of(log, slo)
     return {
         "ttft_s": log.ttft_s,
-        "tpot_s": np.where(log.completed, log.tpot_s, np.nan),
+        "tpot_s": log.tpot_s,
         "e2e_s": log.e2e_s,
         "good": attained.good.astype(np.float64),
         "on_time": attained.on_time_tokens / attained.asked_tokens,

@@ -5,11 +5,11 @@ was never sent is not left out but missed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from harness.records.slo import Slo
+from harness.records.slo import KINDS, OF_SINGLE_TOKENS, Slo
 from harness.records.token_log import Bools, Floats, Ints, TokenLog
 
 GRACE_S = 1e-9  # a limit such as 0.1 s has no exact float: a token due now must not be late
@@ -25,14 +25,24 @@ class Attained:
     good: Bools
 
     @staticmethod
-    def of(log: TokenLog, slo: Slo) -> Attained:
+    def of(log: TokenLog, slo: Slo, *, times_known: bool = True) -> Attained:
+        """`times_known`: of single tokens."""
         late_s = lateness_s(log, slo)
         return Attained(
             log.asked_tokens,
             _on_time_tokens(log, late_s),
             _time_shares(log, slo, late_s),
-            good_requests(log, slo),
+            good_requests(log, slo, times_known=times_known),
         )
+
+    def only(self, rows: Bools) -> Attained:
+        """Of those requests alone for which `rows` is true."""
+        return Attained(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+    def shares(self, *, times_known: bool) -> dict[str, float | None]:
+        """`slo_attainment` of summary.json."""
+        token, time = (self.token, self.time) if times_known else (None, None)
+        return {"token": token, "time": time, "request": self.request}
 
     @property
     def token(self) -> float:
@@ -53,29 +63,22 @@ class Attained:
         """Share of good requests."""
         return float(self.good.mean())
 
-    def by_group(self, groups: Ints, num_groups: int) -> list[dict[str, float | int]]:
-        """num_requests and the three attainments of each group; `groups` has a request's, 0, 1, …
 
-        Every group has a request at least.
-        """
-        counts = np.bincount(groups, minlength=num_groups)
-        totals = np.bincount(groups, self.asked_tokens, num_groups)
-        token = np.bincount(groups, self.on_time_tokens, num_groups) / totals
-        time = np.bincount(groups, self.time_shares, num_groups) / counts
-        request = np.bincount(groups, self.good, num_groups) / counts
-        names = ("num_requests", "token", "time", "request")
-        columns = (column.tolist() for column in (counts, token, time, request))
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+def good_requests(log: TokenLog, slo: Slo, *, times_known: bool = True) -> Bools:
+    """Per request: completed, and within every limit that the SLO has for its model. Whatever else
+    says that a request met its SLO asks here.
 
-
-def good_requests(log: TokenLog, slo: Slo) -> Bools:
-    """Per request: completed, TTFT and mean TBT (tpot) both within the SLO.
-
-    A one-token output has no TBT and is judged by its TTFT alone.
+    A one-token output has no gap, and no limit on gaps. Where `times_known` says that the times of
+    single tokens are not known, no longer output is known to meet limits on them.
     """
-    ttft_ok = log.ttft_s <= slo.ttft_s + GRACE_S
-    tbt_ok = (log.tpot_s <= slo.tbt_s + GRACE_S) | (log.num_tokens == 1)
-    good: Bools = log.completed & ttft_ok & tbt_ok
+    limits_s = [slo.limits_s(model) for model in log.models]
+    good = log.completed
+    for kind in {kind: None for of_model in limits_s for kind in of_model}:
+        limit_s = np.array([each.get(kind, np.inf) for each in limits_s])[log.of_model]
+        known = times_known or kind not in OF_SINGLE_TOKENS
+        values_s = KINDS[kind](log) if known else np.full(len(log), np.nan)
+        exempt = np.isinf(limit_s) | (np.isnan(values_s) & (log.num_tokens == 1))
+        good &= exempt | (values_s <= limit_s + GRACE_S)
     return good
 
 

@@ -5,6 +5,7 @@ it, and its verdict. Shows what summary.json holds and computes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from rich.console import Group
@@ -27,6 +28,8 @@ from harness.records.run_table import (
 )
 
 MAX_MODELS = 6  # shown by name
+ATTAINMENTS = ("token", "time", "request")
+MODEL_COLUMNS = ("requests", *LATENCIES.values(), *ATTAINMENTS, "good/s")
 SHOWN_DIFFERENCE = 0.05  # of a number in the steady state from the whole run's
 
 
@@ -43,23 +46,37 @@ def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
 
 
 def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
-    """SLO attainment of the most requested models."""
-    table = numbers_table("SLO attainment by model", ("requests", "token", "time", "request"))
-    for name, row in list(models.items())[:MAX_MODELS]:
-        shares = (share(row["slo_attainment"][kind]) for kind in ("token", "time", "request"))
-        table.add_row(escape(name), str(row["num_requests"]), *shares)
+    """The most requested models."""
+    table = numbers_table("model", MODEL_COLUMNS, title="by model: means, SLO attainment, goodput")
+    for name, *numbers in islice(model_rows(models), MAX_MODELS):
+        table.add_row(escape(name), *numbers)
     if len(models) > MAX_MODELS:
         table.add_row(f"… {len(models) - MAX_MODELS} more")
     return table
+
+
+def model_rows(models: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
+    """The name and MODEL_COLUMNS of each model; nothing where runs of earlier versions had none."""
+    for name, row in models.items():
+        means = (cell(row[key], "mean") if key in row else "" for key in LATENCIES)
+        shares = (share(row["slo_attainment"][kind]) for kind in ATTAINMENTS)
+        good = number(row["goodput_per_s"]) if "goodput_per_s" in row else ""
+        yield [name, f"{row['num_requests']:,}", *means, *shares, good]
+
+
+def slo_words(slo: Mapping[str, Any]) -> str:
+    """What a good request meets."""
+    if "goodput" in slo:
+        return f"{slo['goodput']} (ms)"
+    return f"TTFT {seconds(slo['ttft_s'])}, TBT {seconds(slo['tbt_s'])}"
 
 
 def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     slo, attainment, verdict = summary["slo"], summary["slo_attainment"], summary["verdict"]
     grid = Table.grid(padding=(0, 2))
     rates = [summary[f"{name}_per_s"] for name in ("request_throughput", "goodput")]
-    shares = [f"{kind} {share(attainment[kind])}" for kind in ("token", "time", "request")]
+    shares = [f"{kind} {share(attainment[kind])}" for kind in ATTAINMENTS]
     tokens_per_s = number(summary["output_throughput_tokens_per_s"])
-    limits = f"TTFT {seconds(slo['ttft_s'])}, TBT {seconds(slo['tbt_s'])}"
     grid.add_row(
         "requests",
         f"{summary['num_completed']} of {summary['num_requests']} completed, "
@@ -67,7 +84,8 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     )
     grid.add_row("throughput", f"{number(rates[0])} requests/s, {tokens_per_s} tokens/s")
     grid.add_row("SLO attainment", ", ".join(shares) + _within(summary))
-    grid.add_row("goodput", f"{number(rates[1])} requests/s within SLO {slo['name']}: {limits}")
+    within = escape(f"SLO {slo['name']}: {slo_words(slo)}")
+    grid.add_row("goodput", f"{number(rates[1])} requests/s within {within}")
     for name, what in other_lines(summary):
         grid.add_row(name, what)
     grid.add_row("workload", escape("; ".join(workload_lines(manifest["dataset"]))))

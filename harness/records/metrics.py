@@ -74,8 +74,8 @@ def summarise(
     """
     run = Evidence.of(table, events, simulated=simulated)
     log, answers, lag = run.log, run.answers, run.receive_lag
-    attained, duration_s = Attained.of(log, slo), log.duration_s
-    times_known = surplus_share(run.answers) <= MAX_SURPLUS_SHARE
+    duration_s, times_known = log.duration_s, surplus_share(run.answers) <= MAX_SURPLUS_SHARE
+    attained = Attained.of(log, slo, times_known=times_known)
     latencies = _latencies(log, times_known)
     return {
         "num_requests": len(log),
@@ -94,19 +94,15 @@ def summarise(
         "output_throughput_tokens_per_s": _per_s(len(log.times_s), duration_s),
         "asked_rate_per_s": rate_per_s(log.arrival_s) if run.asks_rate else None,
         "achieved_rate_per_s": rate_per_s(log.sent_s[np.isfinite(log.sent_s)]),
-        "slo": {**vars(slo)},
-        "slo_attainment": {
-            "token": attained.token if times_known else None,
-            "time": attained.time if times_known else None,
-            "request": attained.request,
-        },
+        "slo": slo.told(),
+        "slo_attainment": attained.shares(times_known=times_known),
         "goodput_per_s": _per_s(attained.good.sum(), duration_s),
-        "intervals_95": uncertainty.of_run(_finite(log), attained.good, duration_s),
+        "intervals_95": uncertainty.of_run(log, attained.good),
         "fluidity_index": summarise_fluidity(log, slo) if times_known else None,
         "qoe": summarise_qoe(log, slo) if times_known else None,
         "stalls": summarise_stalls(log, stall_s) if times_known else None,
         "steady": summarise_steady(log, run.course, attained, times_known),
-        "models": _by_model(table, attained, times_known),
+        "models": _by_model(log, slo, attained, times_known),
         **({"closed_loop": asdict(run.kept)} if run.kept else {}),
         **({"sessions": run.sessions} if run.sessions else {}),
         **run.devices,
@@ -161,45 +157,49 @@ def over_time(table: pa.Table, interval_s: float) -> dict[str, Floats]:
     }
 
 
-def _by_model(table: pa.Table, attained: Attained, times_known: bool) -> dict[str, Any]:
-    """The attainment of each model by the name that requests carry, the most requested first."""
-    encoded = table["model"].combine_chunks().dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    groups = encoded.indices.to_numpy().astype(np.int64)
-    found: list[dict[str, Any]] = [*attained.by_group(groups, len(names))]
-    if not times_known:
-        found = [row | {"token": None, "time": None} for row in found]
-    ranked = sorted(zip(names, found, strict=True), key=lambda pair: -pair[1]["num_requests"])
-    return {
-        name: {"num_requests": row.pop("num_requests"), "slo_attainment": row}
-        for name, row in ranked
-    }
+def _by_model(
+    log: TokenLog, slo: Slo, attained: Attained, times_known: bool
+) -> dict[str, dict[str, Any]]:
+    """By the name that requests carry, the most requested first. Where there are several: each
+    one's latencies, its SLO in seconds, and its goodput, which add up to the run's."""
+    of_request = {"ttft_s": log.ttft_s, "tpot_s": log.tpot_s, "e2e_s": log.e2e_s}
+    gaps_s = log.tbt_s_by_model() if times_known else [np.empty(0)] * len(log.models)
+    counts = np.bincount(log.of_model)
+    found: dict[str, dict[str, Any]] = {}
+    for index in np.argsort(-counts, kind="stable").tolist():
+        name, rows = log.models[index], log.of_model == index
+        own = attained.only(rows)
+        found[name] = {
+            "num_requests": int(counts[index]),
+            "slo_attainment": own.shares(times_known=times_known),
+        }
+        if len(counts) > 1:
+            found[name] |= {
+                "slo": {f"{kind}_s": limit_s for kind, limit_s in slo.limits_s(name).items()},
+                **{key: distribution(values_s[rows]) for key, values_s in of_request.items()},
+                "tbt_s": distribution(gaps_s[index]),
+                "goodput_per_s": _per_s(own.good.sum(), log.duration_s),
+            }
+    return found
 
 
 def _latencies(log: TokenLog, times_known: bool) -> dict[str, dict[str, float | int | None]]:
     per_request = {
         "ttft_s": log.ttft_s,
-        "tpot_s": np.where(log.completed, log.tpot_s, np.nan),
+        "tpot_s": log.tpot_s,
         "e2e_s": log.e2e_s,
         "tpot_incl_first_s": log.tpot_incl_first_s,
         "ttft_sent_anchored_s": log.first_s - log.sent_s,
         "e2e_sent_anchored_s": log.e2e_s - log.send_lag_s,
         "send_lag_s": log.send_lag_s,
     }
-    found = {k: distribution(values[np.isfinite(values)]) for k, values in per_request.items()}
+    found = {name: distribution(values) for name, values in per_request.items()}
     found["tbt_s"] = distribution(log.tbt_s() if times_known else np.empty(0))
     if not times_known:
         return found | {"itl_chunk_s": dict(found["tbt_s"])}
     same = log.one_token_chunks  # many millions of gaps need not be sorted twice
     found["itl_chunk_s"] = dict(found["tbt_s"]) if same else distribution(log.itl_chunk_s())
     return found
-
-
-def _finite(log: TokenLog) -> dict[str, Floats]:
-    """The latencies that have intervals, of the requests that have them."""
-    tpot_s = np.where(log.completed, log.tpot_s, np.nan)
-    found = {"ttft_s": log.ttft_s, "tpot_s": tpot_s, "e2e_s": log.e2e_s}
-    return {name: values[np.isfinite(values)] for name, values in found.items()}
 
 
 def _per_s(count: float, duration_s: float) -> float | None:

@@ -29,10 +29,11 @@ def min_samples(percentile: float) -> int:
 
 
 def distribution(values: npt.NDArray[np.float64]) -> dict[str, float | int | None]:
-    """num_samples, mean, p50, p90, p95, p99 of finite `values`; None: the sample is too small.
+    """num_samples, mean, p50, p90, p95, p99 of the finite ones of `values`; None: too few of them.
 
     Percentiles interpolate linearly between order statistics.
     """
+    values = values[np.isfinite(values)]
     row: dict[str, float | int | None] = {
         "num_samples": len(values),
         "mean": float(values.mean()) if len(values) else None,

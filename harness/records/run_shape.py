@@ -36,8 +36,15 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
         "duration_s": NUMBER, "ttft_s": DISTRIBUTION, "tpot_s": DISTRIBUTION,
         "tbt_s": DISTRIBUTION, "e2e_s": DISTRIBUTION, "asked_rate_per_s": OR_NOT,
         "goodput_per_s": OR_NOT, "output_throughput_tokens_per_s": OR_NOT,
-        "slo": {"name": str, "ttft_s": NUMBER, "tbt_s": NUMBER},
-        "slo_attainment": {"*": OR_NOT}, "models": {"*": {"num_requests": int}},
+        "slo": {"name": str, "ttft_s": NUMBER, "tbt_s": NUMBER, "goodput": str},
+        "slo_attainment": {"*": OR_NOT},
+        "models": {
+            "*": {
+                "num_requests": int, "slo_attainment": {"*": OR_NOT}, "ttft_s": DISTRIBUTION,
+                "tpot_s": DISTRIBUTION, "tbt_s": DISTRIBUTION, "e2e_s": DISTRIBUTION,
+                "goodput_per_s": OR_NOT,
+            }
+        },
         "intervals_95": {"*": (dict, list, NOTHING)}, "errors": dict,
         "verdict": {"status": str, "reasons": [str]},
     },

@@ -87,7 +87,7 @@ def scaling_of(
         return None
     waits = log.arrival_s, np.where(log.started, log.first_s, np.inf)
     late = waits[1] - waits[0] > ttft_s + GRACE_S
-    models = np.array(requests["model"].to_pylist(), dtype=object)
+    models = np.array(log.models, dtype=object)[log.of_model]
     hurt = np.zeros(len(log), bool)
     for model in {each.model for each in episodes}:
         spans = merged((each.start_s, each.end_s) for each in episodes if each.model == model)

@@ -1,21 +1,22 @@
 """Scores finished runs under other SLOs, without running them again.
 
 --slo takes an option of conf/slo, or limits in seconds, or both: --slo chat, --slo ttft_s=0.5,
---slo kunserve,baseline=RUN. A limit that is not given is the run's own. Attainment, QoE and goodput
-are computed from the times of all tokens, as in summary.json. A system that reads its SLO, as
-Aegaeon does, was run for its own.
+--slo kunserve,baseline=RUN. A limit that is not given is the run's own. What a good request meets
+can be said in milliseconds, of a model too: --slo "goodput=ttft:200 tbt_p99:100 llama2-7b/ttft:500"
+(kinds: ttft, tpot, e2e, tbt_p99, tbt_max). Attainment, QoE and goodput are computed from the times
+of all tokens, as in summary.json. A system that reads its SLO, as Aegaeon does, was run for its
+own.
 """
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 from rich.console import Console
 from rich.markup import escape
@@ -40,19 +41,20 @@ LIMITS = [field.name for field in fields(Slo.Config) if field.name != "name"]
 def scored(run: FinishedRun, slo: Slo) -> dict[str, Any]:
     """One row: attainment by the three definitions; None as in summary.json, where the times of
     single tokens are not known."""
-    log = TokenLog.from_table(run.requests)
-    attained, known = Attained.of(log, slo), run.summary["slo_attainment"]["token"] is not None
-    good = float(attained.good.sum())
+    log, known = (
+        TokenLog.from_table(run.requests),
+        run.summary["slo_attainment"]["token"] is not None,
+    )
+    slo.require_models(log.models)
+    attained = Attained.of(log, slo, times_known=known)
     return {
         "run": run.path.name,
-        "slo": slo.name,
+        "slo": f"{slo.name} {slo.goodput or ''}".strip(),
         "ttft_s": slo.ttft_s,
         "tbt_s": slo.tbt_s,
-        "request": attained.request,
-        "token": attained.token if known else None,
-        "time": attained.time if known else None,
+        **attained.shares(times_known=known),
         "qoe": float(qoe_of_requests(log, slo).mean()) if known else None,
-        "goodput_per_s": good / log.duration_s if log.duration_s > 0 else None,
+        "goodput_per_s": attained.good.sum() / log.duration_s if log.duration_s > 0 else None,
     }
 
 
@@ -86,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = about.parse_args(arguments)
     runs = [FinishedRun.load(path) for path in chosen.runs]
     rows = [scored(run, slo_named(words, run)) for run in runs for words in chosen.slo]
-    names = ("SLO", "TTFT", "TBT", "requests", "tokens", "time", "QoE", "goodput/s")
+    names = ("SLO", "TTFT", "TBT", "tokens", "time", "requests", "QoE", "goodput/s")
     table = numbers_table("run", names)
     table.columns[1].justify = "left"
     shown: tuple[Callable[[Any], str], ...] = (
@@ -96,11 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table.add_row(*(show(value) for show, value in zip(shown, row.values(), strict=True)))
     Console().print(table)
     if chosen.out is not None:
-        text = StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text(chosen.out, text.getvalue())
+        write_text(chosen.out, pd.DataFrame(rows).to_csv(index=False))
     return 0
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.records.percentiles import distribution
-from harness.records.token_log import Bools, Floats, Ints, TokenLog
+from harness.records.token_log import Bools, TokenLog, floats, ints
 from harness.request import Request
 from harness.sessions import previous_rows
 
@@ -40,7 +40,7 @@ def summarise_sessions(table: pa.Table, log: TokenLog) -> dict[str, Any] | None:
     the history (known before) and those that came from a prefix cache (None: nobody said)."""
     if "session" not in table.column_names:
         return None
-    first = _ints(table["turn"]) == 0
+    first = ints(table["turn"]) == 0
     return {
         "num_sessions": len(pc.unique(table["session"])),
         "first": _turns(table, log, first),
@@ -50,13 +50,12 @@ def summarise_sessions(table: pa.Table, log: TokenLog) -> dict[str, Any] | None:
 
 def _turns(table: pa.Table, log: TokenLog, rows: Bools) -> dict[str, Any]:
     sent = rows & np.isfinite(log.sent_s)
-    ttft_s = log.ttft_s[rows]
     cached = table["cached_tokens"].filter(pa.array(sent))
     return {
         "num_requests": int(rows.sum()),
-        "ttft_s": distribution(ttft_s[np.isfinite(ttft_s)]),
-        "prompt_tokens": int(_ints(table["prompt_tokens"])[sent].sum()),
-        "history_tokens": int(_ints(table["history_tokens"])[sent].sum()),
+        "ttft_s": distribution(log.ttft_s[rows]),
+        "prompt_tokens": int(ints(table["prompt_tokens"])[sent].sum()),
+        "history_tokens": int(ints(table["history_tokens"])[sent].sum()),
         "cached_tokens": pc.sum(cached).as_py(),
     }
 
@@ -64,25 +63,15 @@ def _turns(table: pa.Table, log: TokenLog, rows: Bools) -> dict[str, Any]:
 def foreign_cached_tokens(table: pa.Table) -> int:
     """Tokens of prompts that a server's prefix cache had, by its answers, and that no earlier
     request of the run can have left there. `table`: of servers' answers, in schedule order."""
-    before = previous_rows(_ints(table["session"]))
-    counted = _floats(table["server_prompt_tokens"]) + _ints(
+    before = previous_rows(ints(table["session"]))
+    counted = floats(table["server_prompt_tokens"]) + ints(
         pc.list_value_length(table["token_times_s"])
     )
     # By its own count a prompt may be longer: of a chat the template is part of it, with which all
     # sessions begin, so that the first of them left it there.
-    template = _floats(table["server_prompt_tokens"]) - _ints(table["prompt_tokens"])
+    template = floats(table["server_prompt_tokens"]) - ints(table["prompt_tokens"])
     first = np.clip(np.nan_to_num(template), 0, None)
     known = np.where(before < 0, first, np.nan_to_num(counted[before]))
-    own = np.maximum(_ints(table["history_tokens"]), known)
-    over = np.nan_to_num(_floats(table["cached_tokens"])) - own
+    own = np.maximum(ints(table["history_tokens"]), known)
+    over = np.nan_to_num(floats(table["cached_tokens"])) - own
     return int(np.clip(over, 0, None).sum())
-
-
-def _ints(column: pa.ChunkedArray) -> Ints:
-    values: Ints = column.to_numpy().astype(np.int64)
-    return values
-
-
-def _floats(column: pa.ChunkedArray) -> Floats:
-    values: Floats = column.cast(pa.float64()).to_numpy()
-    return values

@@ -1,46 +1,100 @@
-"""Service-level objectives: a limit on TTFT and one on TBT, absolute or relative to a run.
+"""Service-level objectives: a limit on TTFT and one on TBT, absolute or relative to a run; or
+limits of any kinds, of models by name too.
 
 A relative SLO (5x P50 in KunServe, 5x the mean in BlitzScale) is settled here, once, from a
-baseline run's summary; what judges a run sees two numbers of seconds either way.
+baseline run's summary; what judges a run sees numbers of seconds either way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 from harness.configuration.checks import one_of, require
 from harness.errors import UsageError
 from harness.files import read_json
+from harness.records.token_log import Floats, TokenLog
+
+KINDS: dict[str, Callable[[TokenLog], Floats]] = {  # what a limit can be on: of each request
+    "ttft": lambda log: log.ttft_s,
+    "tpot": lambda log: log.tpot_s,
+    "e2e": lambda log: log.e2e_s,
+    "tbt_p99": lambda log: log.tbt_quantile_s(0.99),
+    "tbt_max": lambda log: log.tbt_quantile_s(1.0),
+}
+OF_SINGLE_TOKENS = ("tbt_p99", "tbt_max")  # known where the time of each token is
+ALL = ""  # stands for every model
 
 
 class Slo:
-    """`ttft_s` bounds the first token's latency, `tbt_s` the time per token after it."""
+    """`ttft_s` bounds the first token's latency, `tbt_s` the time per token after it. `goodput`
+    says instead what a good request meets: "ttft:200 tbt_p99:100 llama2-7b/ttft:500", milliseconds
+    by kind, those of a model before those of all."""
 
     @dataclass(kw_only=True, slots=True)
     class Config:
         name: str
         ttft_s: float
         tbt_s: float
+        goodput: str | None = None
 
     def __init__(self, config: Config) -> None:
         self.name = config.name
         self.ttft_s = config.ttft_s
         self.tbt_s = config.tbt_s
+        self.goodput = config.goodput
         self.definition = "absolute"
         for key, value in (("slo.ttft_s", self.ttft_s), ("slo.tbt_s", self.tbt_s)):
             positive = isfinite(value) and value > 0
             require(positive, f"{key} must be a number of seconds above 0, got {value}")
+        own = {} if self.goodput is None else limits_of(self.goodput)
+        self._limits_s = {ALL: {"ttft": self.ttft_s, "tpot": self.tbt_s}} | own
+
+    def limits_s(self, model: str) -> dict[str, float]:
+        """What a good request of `model` meets, by kind, in seconds."""
+        return self._limits_s[ALL] | self._limits_s.get(model, {})
+
+    def require_models(self, models: Iterable[str]) -> None:
+        """Raises UsageError for limits of a model that is not among `models`."""
+        for model in self._limits_s.keys() - {ALL}:
+            one_of(model, sorted({*models}), "slo.goodput: model")
+
+    def told(self) -> dict[str, Any]:
+        """`slo` of summary.json."""
+        told = {"name": self.name, "ttft_s": self.ttft_s, "tbt_s": self.tbt_s}
+        told["definition"] = self.definition
+        return told | ({} if self.goodput is None else {"goodput": self.goodput})
+
+
+def limits_of(goodput: str) -> dict[str, dict[str, float]]:
+    """{model or ALL: {kind: seconds}} of words such as tpot:50 and llama2-7b/ttft:500. Raises
+    UsageError for anything else."""
+    found: dict[str, dict[str, float]] = {}
+    for word in goodput.split() or [goodput]:
+        name, _, milliseconds = word.rpartition(":")
+        model, _, kind = name.rpartition("/")
+        kind = "e2e" if kind == "e2el" else kind  # as vLLM calls it
+        try:
+            limit_s = float(milliseconds) / 1e3
+        except ValueError:
+            limit_s = inf
+        limits_s = found.setdefault(model, {})
+        require(
+            kind in KINDS and kind not in limits_s and 0 < limit_s < inf,
+            f"slo.goodput has {word!r}: give each limit once, as [MODEL/]KIND:MILLISECONDS, above "
+            f"0, e.g. ttft:200; kinds: {', '.join(KINDS)}",
+        )
+        limits_s[kind] = limit_s
+    return found
 
 
 def slo_of(summary: Mapping[str, Any]) -> Slo:
     """The limits that a run was judged by."""
-    found = summary["slo"]
-    config = Slo.Config(name=found["name"], ttft_s=found["ttft_s"], tbt_s=found["tbt_s"])
-    return Slo(config)
+    found = {key: value for key, value in summary["slo"].items() if key != "definition"}
+    return Slo(Slo.Config(**found))
 
 
 class RelativeSlo(Slo):
@@ -56,6 +110,7 @@ class RelativeSlo(Slo):
         factor: float
         statistic: str
         baseline: str | None
+        goodput: str | None = None
 
     def __init__(self, config: Config) -> None:
         if config.baseline is None:
@@ -69,7 +124,8 @@ class RelativeSlo(Slo):
         ttft_s, tpot_s = (
             config.factor * _statistic(summary, key, config) for key in ("ttft_s", "tpot_s")
         )
-        super().__init__(Slo.Config(name=config.name, ttft_s=ttft_s, tbt_s=tpot_s))
+        limits = Slo.Config(name=config.name, ttft_s=ttft_s, tbt_s=tpot_s, goodput=config.goodput)
+        super().__init__(limits)
         self.definition = f"{config.factor:g} x {config.statistic} of {config.baseline}"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.records.attainment import Attained
 from harness.records.percentiles import distribution
-from harness.records.token_log import Bools, Floats, TokenLog
+from harness.records.token_log import Floats, TokenLog
 from harness.records.warm_up import MIN_VALUES, warm_up_values
 
 SPANS = 5  # of equal length, in the second half of the arrivals
@@ -120,17 +120,12 @@ def summarise_steady(
 
     return about | {
         "num_requests": len(kept),
-        "ttft_s": _of_those_known(kept.ttft_s),
-        "tpot_s": _of_those_known(np.where(kept.completed, kept.tpot_s, np.nan)),
+        "ttft_s": distribution(kept.ttft_s),
+        "tpot_s": distribution(kept.tpot_s),
         "tbt_s": distribution(kept.tbt_s() if times_known else np.empty(0)),
-        "e2e_s": _of_those_known(kept.e2e_s),
+        "e2e_s": distribution(kept.e2e_s),
         "request_throughput_per_s": per_s(log.last_s[log.completed]),
         "output_throughput_tokens_per_s": per_s(log.times_s),
         "slo_attainment": {"request": float(attained.good[rows].mean())},
         "goodput_per_s": per_s(log.last_s[attained.good]),
     }
-
-
-def _of_those_known(values_s: Floats) -> dict[str, float | int | None]:
-    known: Bools = np.isfinite(values_s)
-    return distribution(values_s[known])

@@ -35,20 +35,25 @@ class TokenLog:
     times_s: Floats
     chunk_tokens: Ints  # of every streamed chunk, request by request
     status: npt.NDArray[np.str_]
+    models: list[str]  # the names that requests carry, as they first appear
+    of_model: Ints  # each request's place in `models`
 
     @staticmethod
     def from_table(table: pa.Table) -> TokenLog:
         """Reads a table of `harness.records.run_folder.requests_table`."""
-        num_tokens = _ints(pc.list_value_length(table["token_times_s"]))
+        num_tokens = ints(pc.list_value_length(table["token_times_s"]))
+        model = table["model"].combine_chunks().dictionary_encode()
         return TokenLog(
-            arrival_s=_floats(table["arrival_s"]),
-            sent_s=_floats(table["sent_s"]),
-            asked_tokens=_ints(table["output_tokens"]),
+            arrival_s=floats(table["arrival_s"]),
+            sent_s=floats(table["sent_s"]),
+            asked_tokens=ints(table["output_tokens"]),
             num_tokens=num_tokens,
             start=np.cumsum(num_tokens) - num_tokens,
-            times_s=_floats(pc.list_flatten(table["token_times_s"])),
-            chunk_tokens=_ints(pc.list_flatten(table["chunk_tokens"])),
+            times_s=floats(pc.list_flatten(table["token_times_s"])),
+            chunk_tokens=ints(pc.list_flatten(table["chunk_tokens"])),
             status=np.array(table["status"].to_pylist(), dtype=np.str_),
+            models=model.dictionary.to_pylist(),
+            of_model=ints(model.indices),
         )
 
     def of(self, rows: Bools) -> TokenLog:
@@ -65,6 +70,8 @@ class TokenLog:
             times_s=self.times_s[of_token],
             chunk_tokens=self.chunk_tokens[of_token[first_of_chunk]],
             status=self.status[rows],
+            models=self.models,
+            of_model=self.of_model[rows],
         )
 
     def as_ended(self) -> TokenLog:
@@ -112,9 +119,10 @@ class TokenLog:
 
     @property
     def tpot_s(self) -> Floats:
-        """(last − first token) / (n − 1); nan for fewer than two tokens."""
-        span = self.last_s - self.first_s
-        return _divide(span, self.num_tokens - 1)
+        """(last − first token) / (n − 1), of completed requests; nan for others, and for fewer than
+        two tokens."""
+        span_s = np.where(self.completed, self.last_s - self.first_s, np.nan)
+        return _divide(span_s, self.num_tokens - 1)
 
     @property
     def e2e_s(self) -> Floats:
@@ -152,6 +160,26 @@ class TokenLog:
         """Gaps between consecutive tokens of a request, pooled: 0 between tokens of one chunk."""
         return _gaps(self.times_s, self.start[self.started])
 
+    def tbt_s_by_model(self) -> list[Floats]:
+        """The gaps of each of `models`."""
+        of_gap = np.repeat(self.of_model, np.maximum(self.num_tokens - 1, 0))
+        order = np.argsort(of_gap, kind="stable")
+        counts = np.bincount(of_gap, minlength=len(self.models))
+        return np.split(self.tbt_s()[order], np.cumsum(counts)[:-1])
+
+    def tbt_quantile_s(self, share: float) -> Floats:
+        """The quantile of each request's own gaps, linear between order statistics; nan for fewer
+        than two tokens."""
+        gaps_s, counts = self.tbt_s(), np.maximum(self.num_tokens - 1, 0)
+        ordered_s = gaps_s[np.lexsort((gaps_s, np.repeat(np.arange(len(self)), counts)))]
+        some = counts > 0
+        rank = share * (counts[some] - 1)
+        low = (np.cumsum(counts) - counts)[some] + rank.astype(np.int64)
+        high = np.minimum(low + 1, np.cumsum(counts)[some] - 1)
+        found = np.full(len(self), np.nan)
+        found[some] = ordered_s[low] + rank % 1 * (ordered_s[high] - ordered_s[low])
+        return found
+
     def itl_chunk_s(self) -> Floats:
         """Gaps between consecutive streamed chunks of a request, pooled."""
         first_of_chunk = np.cumsum(self.chunk_tokens) - self.chunk_tokens
@@ -164,12 +192,12 @@ class TokenLog:
         return found
 
 
-def _floats(column: pa.ChunkedArray) -> Floats:
+def floats(column: pa.Array | pa.ChunkedArray) -> Floats:
     values: Floats = column.to_numpy().astype(np.float64, copy=False)
     return values
 
 
-def _ints(column: pa.ChunkedArray) -> Ints:
+def ints(column: pa.Array | pa.ChunkedArray) -> Ints:
     values: Ints = column.to_numpy().astype(np.int64, copy=False)
     return values
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.records.percentiles import PERCENTILES, min_samples
-from harness.records.token_log import Bools, Floats
+from harness.records.token_log import Bools, Floats, TokenLog
 
 Z = 1.959964  # of a standard normal, 2.5 % lie above
 DIRECT_LAGS = 32  # correlations up to this lag are computed one by one: most series need two
@@ -42,7 +42,8 @@ def effective_samples(values: Floats) -> float:
 
 def of_latency(values: Floats) -> dict[str, list[float | None]]:
     """{mean and each percentile that has enough samples: its interval}. An end is None where the
-    sample does not reach so far. Values are finite."""
+    sample does not reach so far. Values that are not finite are left out."""
+    values = values[np.isfinite(values)]
     if len(values) < 2:
         return {}
     reach = Z * float(values.std(ddof=1)) / sqrt(effective_samples(values))
@@ -67,12 +68,17 @@ def of_share(flags: Bools) -> list[float]:
     return [max(0.0, middle - half), min(1.0, middle + half)]
 
 
-def of_run(latencies: dict[str, Floats], good: Bools, duration_s: float) -> dict[str, Any]:
-    """`intervals_95` of summary.json. latencies: of each kind, those of requests that have one."""
-    shares = of_share(good)
+def of_run(log: TokenLog, good: Bools) -> dict[str, Any]:
+    """`intervals_95` of summary.json. good: which requests met the SLO."""
+    shares, duration_s = of_share(good), log.duration_s
     rates = [share * len(good) / duration_s for share in shares] if duration_s > 0 else None
-    found: dict[str, Any] = {name: of_latency(values) for name, values in latencies.items()}
-    return found | {"slo_attainment": {"request": shares}, "goodput_per_s": rates}
+    return {
+        "ttft_s": of_latency(log.ttft_s),
+        "tpot_s": of_latency(log.tpot_s),
+        "e2e_s": of_latency(log.e2e_s),
+        "slo_attainment": {"request": shares},
+        "goodput_per_s": rates,
+    }
 
 
 def _first_negative(correlations: Floats) -> int:

@@ -128,6 +128,8 @@ def prepare(composed: DictConfig) -> Prepared:
     for spec in models.values():  # simulated too: a run says whose checkpoint it served
         check_checkpoint(spec)
     schedule = fit_context(schedule, models, options.fit_context)
+    slo: Slo = build(config["slo"], "slo")
+    slo.require_models(models)
     engine = build(config["engine"], "engine")
     require(
         options.repeat is None or engine.name != "sim",
@@ -154,7 +156,7 @@ def prepare(composed: DictConfig) -> Prepared:
         models=models,
         hardware=hardware,
         engine=engine,
-        slo=build(config["slo"], "slo"),
+        slo=slo,
         metrics=typed(config["metrics"], MetricsConfig, "metrics"),
         tracker=build(config["tracking"], "tracking", announce=announce),
         client=client,

@@ -118,6 +118,8 @@ def test_help_on_keys_tells_values_and_meanings() -> None:
         (["hydra/launcher=no"], "hydra/launcher=no does not exist; choose one of: basic"),
         (["slo.ttft_s=0"], "slo.ttft_s must be a number of seconds above 0"),
         (["slo=kunserve"], "slo.baseline=PATH"),
+        (["slo.goodput=ttft:200 tbt:100"], "slo.goodput has 'tbt:100': give each limit once, as"),
+        (["slo.goodput=gpt/ttft:200"], "slo.goodput: model=gpt is unknown; valid: default"),
         (["engine=openai"], "engine.url has no default: give engine.url=..."),
         (["hydra.run.dir=/proc/nothing/run"], "/proc/nothing"),
     ],

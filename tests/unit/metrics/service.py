@@ -65,8 +65,9 @@ class Service:
         *,
         simulated: bool = False,
         num_devices: int | None = 2,
+        goodput: str | None = None,
     ) -> dict[str, Any]:
-        slo, events = absolute(ttft_s, tbt_s), self.recorder.events
+        slo, events = absolute(ttft_s, tbt_s, goodput), self.recorder.events
         return summarise(
             self.table(),
             slo,
@@ -78,8 +79,8 @@ class Service:
         )
 
 
-def absolute(ttft_s: float, tbt_s: float) -> Slo:
-    return Slo(Slo.Config(name="test", ttft_s=ttft_s, tbt_s=tbt_s))
+def absolute(ttft_s: float = 1.0, tbt_s: float = 0.1, goodput: str | None = None) -> Slo:
+    return Slo(Slo.Config(name="test", ttft_s=ttft_s, tbt_s=tbt_s, goodput=goodput))
 
 
 def steady(num_requests: int, seed: int = 0) -> Service:

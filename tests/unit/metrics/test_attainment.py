@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.records.attainment import GRACE_S, Attained, good_requests
-from harness.records.token_log import TokenLog
-from tests.unit.metrics.service import Service, absolute
+from harness.records.token_log import Floats, TokenLog
+from tests.unit.metrics.service import Service, absolute, steady
 
 
 def log_of(service: Service) -> TokenLog:
@@ -56,6 +59,60 @@ def test_an_unserved_request_scores_nothing_but_counts() -> None:
     assert Attained.of(log, slo).time == pytest.approx(1 / 3)
     assert Attained.of(log, slo).token == pytest.approx(1 / 3)
     assert good_requests(log, slo).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("ttft", lambda times_s: times_s[0]),
+        ("tpot", lambda times_s: np.diff(times_s).mean()),
+        ("e2e", lambda times_s: times_s[-1]),
+        ("e2el", lambda times_s: times_s[-1]),
+        ("tbt_p99", lambda times_s: np.percentile(np.diff(times_s), 99)),
+        ("tbt_max", lambda times_s: np.diff(times_s).max()),
+    ],
+)
+def test_a_limit_of_each_kind_is_on_the_requests_own_latency(
+    kind: str, value: Callable[[Floats], float]
+) -> None:
+    service = steady(60)
+    log = log_of(service)
+    values_s = [
+        value(log.times_s[start : start + 20] - arrival_s)
+        for start, arrival_s in zip(log.start, log.arrival_s, strict=True)
+    ]
+    median_ms = float(np.median(values_s)) * 1e3
+    good = good_requests(log, absolute(goodput=f"{kind}:{median_ms}"))
+    assert good.tolist() == [value_s * 1e3 <= median_ms for value_s in values_s]
+    assert 0 < good.sum() < 60
+
+
+def test_a_good_request_meets_all_limits_and_those_of_its_model_first() -> None:
+    service = Service(*[(0.0, 3)] * 4, (0.0, 1))
+    for i, model in enumerate(("a", "b", "a", "org/c:1", "a")):
+        service.requests[i].model = model
+    for i in range(3):
+        service.complete(i, 0.5, 0.6, 0.9)
+    service.complete(3, 0.1, 0.2, 0.3)
+    service.complete(4, 0.3)  # has no gap to be judged by
+
+    def good(goodput: str) -> list[int]:
+        return np.flatnonzero(good_requests(log_of(service), absolute(goodput=goodput))).tolist()
+
+    assert good("ttft:500") == [0, 1, 2, 3, 4]
+    assert good("ttft:500 tbt_max:200") == [3, 4]
+    assert good("ttft:400 b/ttft:500") == [1, 3, 4]
+    assert good("ttft:500 tbt_max:200 b/tbt_max:300") == [1, 3, 4]
+    assert good("tbt_p99:298 org/c:1/e2e:200") == [0, 1, 2, 4]
+    assert good("b/e2e:100") == [3, 4]  # the others: TTFT 1 s, TPOT 0.1 s
+
+
+def test_no_request_is_known_to_meet_what_is_not_known() -> None:
+    log = served(0.1, 0.2, 0.3)
+    for goodput, known in (("tbt_max:900 ttft:900", [False]), ("tpot:900", [True])):
+        assert good_requests(log, absolute(goodput=goodput)).tolist() == [True]
+        found = good_requests(log, absolute(goodput=goodput), times_known=False)
+        assert found.tolist() == known
 
 
 def reference_time_share(per_token_s: list[float], ttft_s: float, tbt_s: float) -> float:

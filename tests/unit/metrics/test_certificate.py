@@ -30,6 +30,7 @@ def log(*spans: tuple[float, float]) -> TokenLog:
         arrival_s=sent_s, sent_s=sent_s, asked_tokens=num, num_tokens=num,
         start=np.arange(len(spans)) * 2, times_s=np.ravel([(last, last) for _, last in spans]),
         chunk_tokens=np.ones(2 * len(spans), int), status=np.array(["completed"] * len(spans)),
+        models=["m"], of_model=np.zeros(len(spans), int),
     )  # fmt: skip
 
 

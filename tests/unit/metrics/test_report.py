@@ -11,7 +11,7 @@ from rich.console import Console
 
 from harness.records.end_table import end_table
 from harness.records.metrics import over_time
-from harness.records.numbers import seconds
+from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, origin, simulator, sweep_table
 from harness.records.simulator_error import PARITY, simulator_error
@@ -85,6 +85,10 @@ def test_end_table_shows_models_and_switches_where_instances_are_shared(tmp_path
     text = printed(end_table(run.summary, run.manifest))
     assert "host KV cache full for 7.5 s on node-1" in text
     assert text.count("model-") == 6
+    own = run.summary["models"]["model-0"]
+    (line,) = [line for line in text.splitlines() if "model-0" in line]
+    assert seconds(own["ttft_s"]["mean"]) in line
+    assert line.split()[-1] == number(own["goodput_per_s"])
     assert "… 2 more" in text
     assert "20; mean 500 ms, P50 500 ms, P90 n<64, P99 n<662; 75%" in text
 

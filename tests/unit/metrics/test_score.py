@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.records.score import main
+from tests.running import run_here
 from tests.unit.metrics.service import Service, steady, write_run
 
 
@@ -39,6 +40,20 @@ def test_limits_that_are_not_given_are_the_runs_or_the_options(tmp_path: Path) -
     assert (chat["slo"], chat["request"]) == ("chat", "1.0")
 
 
+def test_limits_of_any_kind_score_as_the_run_itself_would(tmp_path: Path) -> None:
+    words = ("+system=vllm", "+workload=burstgpt", "workload.num_requests=60", "engine=sim")
+    run_here(tmp_path / "plain", *words)
+    goodput = "ttft:30 tbt_p99:12 e2e:9000"
+    told = run_here(tmp_path / "judged", *words, f"++slo.goodput='{goodput}'")
+    (row,) = rows(tmp_path / "plain", f"goodput={goodput}")
+    assert row["slo"] == f"limits {goodput}"
+    assert float(row["request"]) == told["slo_attainment"]["request"]
+    assert float(row["goodput_per_s"]) == told["goodput_per_s"]
+    assert 0 < float(row["request"]) < 1
+    (own,) = rows(tmp_path / "judged", "ttft_s=0.5")
+    assert own["request"] == row["request"]
+
+
 def test_a_relative_slo_takes_its_baseline(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steady(200))
     (row,) = rows(run, f"kunserve,baseline={run}")
@@ -54,6 +69,8 @@ def test_a_relative_slo_takes_its_baseline(tmp_path: Path) -> None:
         ("ttft_s=-1", "--slo: ttft_s=-1.0 must be a finite number"),
         ("chat,ttft_s", "ttft_s has no value"),
         ("kunserve", "give slo.baseline=PATH"),
+        ("goodput=tft:200", "slo.goodput has 'tft:200'"),
+        ("goodput=other/ttft:200", "slo.goodput: model=other is unknown; valid: m"),
     ],
 )
 def test_a_wrong_slo_is_told(

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.errors import UsageError
-from harness.records.slo import Slo
+from harness.records.slo import Slo, slo_of
 from tests.conftest import ROOT
 from tests.unit.metrics.service import Service, absolute, write_run
 
@@ -64,6 +64,27 @@ def test_a_relative_slo_says_what_its_baseline_lacks(tmp_path: Path) -> None:
         from_conf("kunserve", f"baseline={path}")
     with pytest.raises(UsageError, match="choose one of mean, p50, p90, p95, p99"):
         from_conf("kunserve", f"baseline={path}", "statistic=p42")
+
+
+def test_limits_are_of_any_kind_and_of_models() -> None:
+    slo = from_conf("chat", "goodput=ttft:200 tbt_p99:100.5 org/m:7b/ttft:500 org/m:7b/e2el:9e3")
+    assert slo.limits_s("any") == {"ttft": 0.2, "tbt_p99": 0.1005}
+    assert slo.limits_s("org/m:7b") == {"ttft": 0.5, "tbt_p99": 0.1005, "e2e": 9.0}
+    assert from_conf("chat", "goodput=m/tpot:50").limits_s("m") == {"ttft": 1.0, "tpot": 0.05}
+    assert slo_of({"slo": slo.told()}).limits_s("org/m:7b") == slo.limits_s("org/m:7b")
+    slo.require_models(["other", "org/m:7b"])
+    with pytest.raises(UsageError, match=r"model=org/m:7b is unknown; valid: a, b"):
+        slo.require_models(["b", "a"])
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["", "ttft", "ttfx:200", "ttft:soon", "ttft:0", "ttft:-1", "ttft:nan", "tpot:inf", "m/:5",
+     "tpot:5 tpot:6", "e2e:5 e2el:5"],
+)  # fmt: skip
+def test_a_wrong_limit_is_told_with_the_valid_kinds(word: str) -> None:
+    with pytest.raises(UsageError, match=r"kinds: ttft, tpot, e2e, tbt_p99, tbt_max"):
+        absolute(goodput=word)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])

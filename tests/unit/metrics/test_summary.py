@@ -138,34 +138,45 @@ def test_summary_is_json_without_nan() -> None:
     assert json.loads(json.dumps(steady(12).summary(), allow_nan=False))["num_requests"] == 12
 
 
-def test_each_model_has_its_own_attainment_the_most_requested_first() -> None:
-    service = Service((0.0, 2), (0.0, 2), (0.0, 2))
+def test_each_model_has_its_own_numbers_the_most_requested_first() -> None:
+    service = Service((0.0, 2), (0.0, 3), (0.0, 2))
     service.requests[0].model = "rare"
     service.complete(0, 0.5, 0.55)
-    service.complete(1, 0.5, 5.0)
+    service.complete(1, 0.5, 0.6, 5.0)
     service.send(2)
     service.fail(2)
-    models = service.summary()["models"]
+    models = service.summary(goodput="ttft:900 rare/tbt_max:90")["models"]
     assert list(models) == ["m", "rare"]
-    assert models["rare"] == {
-        "num_requests": 1,
-        "slo_attainment": {"token": 1.0, "time": 1.0, "request": 1.0},
-    }
-    assert models["m"]["num_requests"] == 2
-    assert models["m"]["slo_attainment"]["token"] == 1 / 4
-    assert models["m"]["slo_attainment"]["request"] == 0.0
+    rare, m = models["rare"], models["m"]
+    assert rare["slo_attainment"] == {"token": 1.0, "time": 1.0, "request": 1.0}
+    assert (m["num_requests"], rare["num_requests"]) == (2, 1)
+    assert m["slo_attainment"]["token"] == 2 / 5
+    assert m["slo_attainment"]["request"] == 1 / 2
+    assert (m["slo"], rare["slo"]) == ({"ttft_s": 0.9}, {"ttft_s": 0.9, "tbt_max_s": 0.09})
+    means = {key: (m[key]["mean"], rare[key]["mean"]) for key in ("ttft_s", "tbt_s", "e2e_s")}
+    assert means["ttft_s"] == (0.5, 0.5)
+    assert means["tbt_s"] == pytest.approx((4.5 / 2, 0.05))
+    assert means["e2e_s"] == (5.0, 0.55)
+    assert m["goodput_per_s"] == rare["goodput_per_s"] == 1 / 5
 
 
-def test_the_attainment_of_all_is_the_weighted_one_of_the_models() -> None:
+def test_one_model_has_no_numbers_of_its_own() -> None:
+    assert steady(4).summary()["models"]["m"].keys() == {"num_requests", "slo_attainment"}
+
+
+def test_the_numbers_of_all_are_those_of_the_models_together() -> None:
     service = steady(40)
     for i, request in enumerate(service.requests):
         request.model = f"m{i % 3}"
     summary = service.summary(ttft_s=0.2, tbt_s=0.02)
+    models = summary["models"].values()
     for kind in ("token", "time", "request"):  # all requests ask for as many tokens
-        weighted = sum(
-            row["num_requests"] * row["slo_attainment"][kind] for row in summary["models"].values()
-        )
+        weighted = sum(row["num_requests"] * row["slo_attainment"][kind] for row in models)
         assert weighted / 40 == pytest.approx(summary["slo_attainment"][kind])
+    assert sum(row["goodput_per_s"] for row in models) == pytest.approx(summary["goodput_per_s"])
+    for name in ("ttft_s", "tpot_s", "tbt_s", "e2e_s"):
+        sums = [row[name]["num_samples"] * row[name]["mean"] for row in models]
+        assert sum(sums) / summary[name]["num_samples"] == pytest.approx(summary[name]["mean"])
 
 
 def test_switches_and_busy_shares_come_from_device_events() -> None:

@@ -59,6 +59,7 @@ def log(*times_s: list[float]) -> TokenLog:
         arrival_s=np.zeros(len(times_s)), sent_s=np.zeros(len(times_s)), asked_tokens=counts,
         num_tokens=counts, start=np.cumsum(counts) - counts, times_s=np.concatenate(times_s),
         chunk_tokens=counts, status=np.array(["completed"] * len(times_s)),
+        models=["m"], of_model=np.zeros(len(times_s), int),
     )  # fmt: skip
 
 
