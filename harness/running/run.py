@@ -158,7 +158,7 @@ def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any])
         folder.write_manifest(description)  # first: it says whose folder it is
         folder.write_schedule(parts.schedule)
         folder.write_config(parts.config)
-        parts.tracker.start(parts.config, folder.path.name, folder.path)
+        parts.tracker.start(parts.config, description, folder.path)
         try:
             serve(parts, folder, description)
             parts.draw(folder.path)

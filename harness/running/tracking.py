@@ -1,4 +1,4 @@
-"""Weights & Biases: config, summary, per-second series, figures and the run folder.
+"""Weights & Biases: config, summary, series over time, figures, the run folder, and what it used.
 
 The only file that knows wandb. Online where an API key is set up, offline otherwise, and it
 never asks. wandb failing must not cost a run its results: that is told in one line and tracking
@@ -7,6 +7,7 @@ ends. `tracking=none` is `NullTracker`.
 
 from __future__ import annotations
 
+import json
 import netrc
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +17,17 @@ from typing import Any, Literal
 from urllib.parse import urlparse
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from harness.configuration.checks import one_of
 from harness.errors import first_line
-from harness.records.manifest import hash_of
 from harness.records.metrics import over_time
 from harness.records.record import Recorder
 from harness.records.run_folder import FILES, FinishedRun
 
 MODES = ("auto", "online", "offline")
+# Of the manifest, in W&B's config: what runs are filtered by there.
+KNOWN_BY = ("choices", "simulated", "config_hash", "schedule_sha256", "git")
 
 
 class EachSecond:
@@ -63,9 +66,9 @@ class Tracker:
     def __init__(self, config: Any, *, announce: Callable[[str], None]) -> None:
         self._config, self._announce = config, announce
 
-    def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
+    def start(self, config: Mapping[str, Any], manifest: Mapping[str, Any], run_dir: Path) -> None:
         """Is called before the run, once `run_dir` exists. `config` is the resolved one, as plain
-        data."""
+        data; `manifest` that of a run under way."""
 
     def second(self, row: Mapping[str, float]) -> None:
         """Is called while a live run lasts, about once a second, with what `EachSecond` counts."""
@@ -100,11 +103,15 @@ class WandbTracker(Tracker):
         self._run: Any = None  # wandb's; None: not tracking, or wandb failed
         self._run_dir = Path()
 
-    def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
+    def start(self, config: Mapping[str, Any], manifest: Mapping[str, Any], run_dir: Path) -> None:
+        """The run's id is its configuration's: made again, it takes the place of its own. Runs
+        that differ in values alone are a group, where no sweep is one."""
         self._run_dir = run_dir
-        simulated = "SimEngine" in str(config.get("engine"))
-        job_type = "simulated run" if simulated else "live run"
-        self._attempt(lambda: self._init(config, name, hash_of(config), job_type))
+        job_type = "simulated run" if manifest["simulated"] else "live run"
+        group = "-".join(manifest["choices"][each] for each in ("system", "workload", "engine"))
+        known_by = {**config, **{key: manifest[key] for key in KNOWN_BY}}
+        run_id = manifest["config_hash"]
+        self._attempt(lambda: self._init(known_by, run_dir.name, run_id, job_type, group))
 
     def second(self, row: Mapping[str, float]) -> None:
         self._track(lambda: self._run.log({f"live/{key}": row[key] for key in row}))
@@ -113,7 +120,7 @@ class WandbTracker(Tracker):
         self, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], name: str, folder: Path
     ) -> None:
         self._run_dir = folder
-        self._attempt(lambda: self._init({"swept": list(keys)}, name, name, "sweep"))
+        self._attempt(lambda: self._init({"swept": list(keys)}, name, name, "sweep", None))
         self._track(lambda: _log_sweep(self._run, rows, keys, name))
         self._track(lambda: self._end(exit_code=0))
 
@@ -136,9 +143,9 @@ class WandbTracker(Tracker):
             said = first_line(error)
             self._announce(f"W&B tracking stopped: {said}; the run's own files are unaffected")
 
-    def _init(self, config: Mapping[str, Any], name: str, run_id: str, job_type: str) -> None:
-        """`run_id`: a run of the same configuration, seed included, takes the place of an earlier
-        one, as when an INVALID run is made again."""
+    def _init(
+        self, config: Mapping[str, Any], name: str, run_id: str, job_type: str, group: str | None
+    ) -> None:
         import wandb  # 0.3 s that tracking=none need not pay
 
         # It would advertise Weave on the terminal wherever a library of OpenAI's is imported.
@@ -146,7 +153,7 @@ class WandbTracker(Tracker):
         mode = wandb_mode(self._config.mode)
         self._run = wandb.init(
             project=self._config.project,
-            group=self._config.group,
+            group=self._config.group or group,
             tags=self._config.tags,
             id=run_id,
             job_type=job_type,
@@ -158,7 +165,7 @@ class WandbTracker(Tracker):
                 silent=True,
                 console="off",
                 init_timeout=30,
-                x_disable_stats=True,  # its sampling thread would compete with the client
+                x_disable_stats=True,  # it would compete with the client; GpuMonitor samples
                 disable_git=True,
                 disable_code=True,
             ),
@@ -181,17 +188,32 @@ class WandbTracker(Tracker):
         import wandb
 
         finished = FinishedRun.load(self._run_dir)
-        _log_series(self._run, finished.requests)
+        _log_series(self._run, "per_second", pa.table(over_time(finished.requests, 1.0)))
+        if (samples := self._run_dir / "gpu.parquet").exists():
+            _log_series(self._run, "gpu", by_gpu(pq.read_table(samples)))
         self._run.summary.update(finished.summary)
         figure = self._run_dir / "run.png"
         if figure.exists():
             self._run.log({"figures/run": wandb.Image(str(figure))})
-        artifact = wandb.Artifact(self._run_dir.name or self._run.id, type="run")
+        self._use(finished.manifest)
+        made = wandb.Artifact(self._run_dir.name or self._run.id, type="run")
         for path in (self._run_dir / name for name in FILES):
             if path.exists():
-                # immutable: uploaded from the run folder itself, not from a copy elsewhere
-                artifact.add_file(str(path), policy="immutable", skip_cache=True)
-        self._run.log_artifact(artifact)
+                _add(made, path)
+        self._run.log_artifact(made)
+
+    def _use(self, manifest: Mapping[str, Any]) -> None:
+        """The schedule and the hardware profile are artifacts of their own, which runs share."""
+        import wandb
+
+        schedule = wandb.Artifact(f"schedule-{manifest['schedule_sha256'][:12]}", type="schedule")
+        _add(schedule, self._run_dir / "schedule.parquet")
+        profile = wandb.Artifact(f"hardware-{manifest['hardware']['name']}", type="profile")
+        with profile.new_file("hardware.json") as file:
+            json.dump(manifest["hardware"], file, indent=1)
+        for used in (schedule, profile):
+            # what use_artifact calls, which itself refuses to work offline
+            self._run._log_artifact(used, is_user_created=True, use_after_commit=True)
 
 
 def wandb_mode(mode: str) -> Literal["online", "offline"]:
@@ -201,29 +223,44 @@ def wandb_mode(mode: str) -> Literal["online", "offline"]:
     return "online" if mode == "online" else "offline"
 
 
-def _log_series(run: Any, requests: pa.Table) -> None:
-    """Logs one step for each second of the run."""
-    run.define_metric("per_second/*", step_metric="per_second/time_s")
-    columns = over_time(requests, interval_s=1.0)
-    series = {f"per_second/{key}": column for key, column in columns.items()}
-    for row in zip(*(column.tolist() for column in series.values()), strict=True):
-        # nan: no first token in that second; wandb draws a gap where the key is absent
-        run.log({key: value for key, value in zip(series, row, strict=True) if value == value})
+def by_gpu(samples: pa.Table) -> pa.Table:
+    """The samples of GpuMonitor, a column for each reading of each GPU."""
+    frame = samples.to_pandas().pivot(index="time_s", columns="gpu")
+    frame.columns = [f"{gpu}/{reading}" for reading, gpu in frame.columns]
+    return pa.Table.from_pandas(frame.reset_index(), preserve_index=False)
+
+
+def _log_series(run: Any, prefix: str, rows: pa.Table) -> None:
+    """Logs one step for each row, over its `time_s`."""
+    run.define_metric(f"{prefix}/*", step_metric=f"{prefix}/time_s")
+    for row in rows.to_pylist():
+        # nan, e.g. no first token in that second: wandb draws a gap where the key is absent
+        known = {key: value for key, value in row.items() if value is not None and value == value}
+        run.log({f"{prefix}/{key}": value for key, value in known.items()})
+
+
+def _add(artifact: Any, path: Path) -> None:
+    """Uploaded from the run folder itself (immutable), not from a copy elsewhere."""
+    artifact.add_file(str(path), policy="immutable", skip_cache=True)
 
 
 def _log_sweep(run: Any, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], name: str) -> None:
-    """One table, and the mean TTFT over the first key, a line for each value of the second."""
+    """One table, and each number over the first key, a line for each value of the second."""
     import wandb
 
     # a dot means something in W&B's plots
     columns = {key: key.replace(".", "_") for key in rows[0]}
     table = wandb.Table(columns=list(columns.values()), data=[list(row.values()) for row in rows])
     x, *others = [columns[key] for key in keys] or [columns["run"]]
-    plot = wandb.plot.line(
-        table, x, columns["ttft_s.mean"], stroke=others[0] if others else None, title=name,
-        split_table=True,
-    )  # fmt: skip
-    run.log({"sweep/table": table, "sweep/ttft_mean_s": plot})
+    stroke = others[0] if others else None
+    plots = {
+        f"sweep/{columns[y]}": wandb.plot.line(
+            table, x, columns[y], stroke=stroke, title=f"{name}: {y}", split_table=True
+        )
+        for y, value in rows[0].items()
+        if y not in keys and isinstance(value, int | float)
+    }
+    run.log({"sweep/table": table, **plots})
 
 
 def _has_api_key() -> bool:
