@@ -34,6 +34,7 @@ from harness.files import write_text
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, numbers_table
+from harness.records.simulator_band import coverage
 from harness.records.slo import slo_of
 
 STYLES = {"better": "green", "worse": "red", TIE: "yellow"}
@@ -142,15 +143,22 @@ def compared(paths: Sequence[Path], *, anyway: bool, out: Path | None) -> Iterat
     for other in others:
         judged = compare(first, other)
         rows += [as_row(first, other, each) for each in judged]
-        yield table(first, other, judged, [*said, *_without_band(runs, judged)])
+        yield table(first, other, judged, [*said, *_of_bands(runs, judged)])
     if out is not None:
         write_text(out, json.dumps(rows, indent=1) + "\n")
 
 
-def _without_band(runs: Sequence[FinishedRun], judged: Sequence[Difference]) -> list[str]:
+def _of_bands(runs: Sequence[FinishedRun], judged: Sequence[Difference]) -> Iterator[str]:
+    """Which metrics have no simulator's band, and how often bands hold for another workload."""
     names = ", ".join(each.metric.name for each in judged if each.bands is None)
-    simulated = any(run.manifest["simulated"] for run in runs)
-    return [f"no parity points, so no simulator's band: {names}"] if simulated and names else []
+    if names and any(run.manifest["simulated"] for run in runs):
+        yield f"no parity points, so no simulator's band: {names}"
+    for inside, points in dict.fromkeys(coverage(run.manifest, run.summary) for run in runs):
+        if points:
+            yield (
+                f"simulator's band: made of other workloads, it covers {inside} of parity's "
+                f"{points} points ({inside / points:.0%})"
+            )
 
 
 @ends_in_order

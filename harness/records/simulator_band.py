@@ -65,33 +65,48 @@ def bands(manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, 
     None has one where weights and KV move between instances, where the next request waits for an
     answer (parity's loops are open), and where parity has no points.
     """
-    engine = manifest["engine"]
-    moves = engine.get("elastic", False) or "pool" in engine
-    waits = manifest.get("closed_loop") is not None or "sessions" in manifest
-    if not manifest["simulated"] or moves or waits:
-        return {}
     found = {
-        name: band(residuals, absolute=name.startswith(SHARES))
-        for name, residuals in _residuals(manifest, regime(summary)).items()
+        name: band((error for _, error in points), absolute=name.startswith(SHARES))
+        for name, points in _points(manifest, regime(summary)).items()
     }
     return {name: each for name, each in found.items() if each is not None}
 
 
-def _residuals(manifest: Mapping[str, Any], load: str) -> Mapping[str, Sequence[float]]:
-    """The residuals of parity's points at this `load`, by metric."""
+def coverage(manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of parity's points, of all metrics of a run's `bands`, lie within the band of the
+    points of other workloads; of how many. 0 of 0: there are not enough."""
+    inside: list[bool] = []
+    for points in _points(manifest, regime(summary)).values():
+        for workload in {each for each, _ in points}:
+            if others := band(error for each, error in points if each != workload):
+                own = [error for each, error in points if each == workload]
+                inside += [others.low <= error <= others.high for error in own]
+    return sum(inside), len(inside)
+
+
+Points = Mapping[str, Sequence[tuple[str, float]]]  # by metric: workload and residual
+
+
+def _points(manifest: Mapping[str, Any], load: str) -> Points:
+    """Parity's points at this `load`; of a GPU the workloads are not told apart."""
     hardware, engine = manifest["hardware"], manifest["engine"]
+    moves = engine.get("elastic", False) or "pool" in engine
+    waits = manifest.get("closed_loop") is not None or "sessions" in manifest
+    if not manifest["simulated"] or moves or waits:
+        return {}
     if by_metric := gpu_errors().get(hardware["device"], {}).get(engine.get("profile") or ""):
         return {
-            f"{name}_s.mean": [each / 100 for each in errors["errors_pct"].get(load, [])]
+            f"{name}_s.mean": [("", each / 100) for each in errors["errors_pct"].get(load, [])]
             for name, errors in by_metric.items()
             if name != "capacity"  # no metric of a run
         }
     sources = set(engine.get("step_times", {}).values())
     report = report_of(hardware["device"], hardware["name"], sources)
-    found: defaultdict[str, list[float]] = defaultdict(list)
+    found: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
     for row in report["rows"] if report else ():
         saturated = SATURATED if row["load"] >= KNEE else BELOW
         if saturated == load and row["error"] is not None:
             name = ".".join(filter(None, (row["quantity"], row["statistic"])))
-            found[name].append(row["error"] / (1 if name.startswith(SHARES) else 100))
+            error = row["error"] / (1 if name.startswith(SHARES) else 100)
+            found[name].append((row["workload"], error))
     return found

@@ -296,6 +296,9 @@ def test_an_order_within_the_simulators_band_is_a_tie(
     assert verdicts(capsys, near, slow)["TTFT P50"] == TIE
     assert verdicts(capsys, slow, far)["TTFT P50"] == "better"
     assert verdicts(capsys, far, slow)["TTFT P50"] == "worse"
+    assert main([str(far), str(slow)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "made of other workloads, it covers 72 of parity's 135 points (53%)" in said
 
 
 def test_without_parity_points_an_order_stands_and_the_table_says_so(

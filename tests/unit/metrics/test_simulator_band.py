@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.records.run_table import band_line
-from harness.records.simulator_band import BELOW, SATURATED, band, bands, regime
+from harness.records.simulator_band import BELOW, SATURATED, band, bands, coverage, regime
 from harness.records.simulator_error import PARITY
 from tests.unit.metrics.service import steady
 
@@ -77,6 +77,13 @@ def test_a_band_spans_the_residuals_of_its_device_engine_and_load() -> None:
     own = errors("parity.json", "slo_attainment.token", saturated=False)
     tokens = bands(manifest(), STEADY)["slo_attainment.token"]
     assert (tokens.low, tokens.high) == (own[0], own[-1])
+
+
+def test_a_band_of_other_workloads_does_not_cover_what_it_promises() -> None:
+    assert coverage(manifest(), STEADY) == (72, 135)
+    assert coverage(manifest(hardware="local_vllm"), STEADY) == (74, 116)
+    assert coverage(manifest(), OVERLOADED) == (0, 0), "four points are no band"
+    assert coverage(manifest(elastic=True), STEADY) == (0, 0)
 
 
 def test_a_gpu_has_a_band_of_means_under_the_profile_that_was_checked() -> None:
