@@ -1,11 +1,13 @@
-"""Panels that many figures share: rows of a table as lines or as CDFs, one for each value of `by`.
+"""Panels that many figures share: rows of a table as lines, curves, bars or CDFs, one series for
+each value of `by`; and which rows a panel shows.
 
 How a series looks is the same in all figures of a paper: a Look for each value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,11 +33,24 @@ class Look(NamedTuple):
     marker: str = ""
     line: Any = "-"
     size: float = 4  # of the marker, in points
+    hatch: str = ""  # of its bars
 
     @property
     def curve(self) -> dict[str, Any]:
         """The arguments of Axes.plot for this look."""
         return {"color": self.colour, "ls": self.line, "label": self.label}
+
+
+def facets(
+    axes: Iterable[Axes], rows: pd.DataFrame, **columns: Iterable[Any]
+) -> Iterator[tuple[Any, ...]]:
+    """Yields each panel with the rows that it shows and what it has of each of `columns`: their
+    values in turn, those of the last column first."""
+    for panel, values in zip(axes, product(*columns.values()), strict=True):
+        shown = rows
+        for column, value in zip(columns, values, strict=True):
+            shown = shown[shown[column] == value]
+        yield panel, shown, *values
 
 
 def over_seeds(rows: pd.DataFrame, x: str, y: str, factor: float = 1.0) -> pd.DataFrame:
@@ -68,6 +83,18 @@ def lines(
                 shown.index, shown["min"], shown["max"], color=look.colour, alpha=0.15
             )
             _lay(line, mean, drawn)
+
+
+def curves(
+    axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Mapping[Any, Look], *,
+    by: str = "system", **line: Any,
+) -> None:  # fmt: skip
+    """Draws curves of single runs, each narrower than those below it: some coincide for long."""
+    shown = [name for name in looks if (rows[by] == name).any()]
+    for k, name in enumerate(shown):
+        of_name = rows[rows[by] == name]
+        look = looks[name].curve | {"lw": len(shown) - k + 0.2} | line
+        axes.plot(of_name[x], of_name[y], **look)
 
 
 def _lay(line: Line2D, curve: pd.Series, drawn: list[tuple[pd.Series, Line2D]]) -> None:
@@ -139,17 +166,19 @@ def legend_above(made: FigureBase, axes: Sequence[Axes], columns: int) -> None:
 
 def bars(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Mapping[Any, Look], *,
-    by: str = "system", factor: float = 1.0,
+    by: str = "system", factor: float = 1.0, groups: Mapping[Any, str] | None = None,
 ) -> None:  # fmt: skip
-    """Draws a group of bars for each `x`: `factor` x the mean of `y` over seeds, and its range."""
-    groups = sorted(rows[x].dropna().unique())
-    wide = 0.8 / len(looks)
+    """Draws a group of bars for each `x`, those that `groups` gives a label, or every number:
+    `factor` x the mean of `y` over seeds, and its range."""
+    named = groups or {value: f"{value:g}" for value in sorted(rows[x].dropna().unique())}
+    places, wide = {value: at for at, value in enumerate(named)}, 0.8 / len(looks)
     for k, (name, look) in enumerate(looks.items()):
-        shown = over_seeds(rows[rows[by] == name], x, y, factor)
-        at = [groups.index(value) + wide * (k - (len(looks) - 1) / 2) for value in shown.index]
-        how: dict[str, Any] = {"color": look.colour, "label": look.label, "error_kw": {"lw": 0.8}}
-        axes.bar(at, shown["mean"], 0.92 * wide, yerr=[shown.below, shown.above], **how)
-    axes.set_xticks(range(len(groups)), [f"{value:g}" for value in groups])
+        shown = over_seeds(rows[(rows[by] == name) & rows[x].isin(places)], x, y, factor)
+        at = [places[value] + wide * (k - (len(looks) - 1) / 2) for value in shown.index]
+        how: dict[str, Any] = {"color": look.colour, "label": look.label, "hatch": look.hatch}
+        how |= {"yerr": [shown.below, shown.above], "error_kw": {"lw": 0.8}}
+        axes.bar(at, shown["mean"], 0.92 * wide, **how)
+    axes.set_xticks(range(len(named)), list(named.values()))
     axes.grid(False, axis="x")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow.parquet as pq
 import yaml
@@ -17,6 +18,7 @@ from harness.experiments.points import Point
 from harness.files import read_json
 from harness.schedule import Synthetic, synthetic_kinds
 
+Floats = npt.NDArray[np.float64]
 SWITCHING = ("aegaeon", "serverlessllm")  # how systems begin that put models onto GPUs in turn
 
 
@@ -96,6 +98,22 @@ def requests(path: Path) -> pd.DataFrame:
     found["ttft_s"] = found.first_s - found.arrival_s
     found["tpot_s"] = (found.last_s - found.first_s) / (count - 1).where(count > 1)
     return found
+
+
+def held(found: pd.DataFrame, times_s: Floats) -> tuple[Floats, Floats]:
+    """Tokens whose KV is held, and tokens that queued prompts need, at each of `times_s`.
+    Preempted requests count as if they held theirs."""
+    running, queued = np.zeros(len(times_s)), np.zeros(len(times_s))
+    columns = [found[c].to_numpy(float) for c in ("arrival_s", "first_s", "last_s")]
+    places = np.searchsorted(times_s, np.column_stack(columns))
+    prompts = found.prompt_tokens.to_numpy(int)
+    for (start, first, end), prompt, stamps in zip(
+        places, prompts, found.token_times_s, strict=True
+    ):
+        queued[start:first] += prompt
+        generated = np.searchsorted(np.asarray(stamps), times_s[first:end], side="right")
+        running[first:end] += prompt + generated
+    return running, queued
 
 
 def config(path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from harness.records.attainment import Attained
 from harness.records.slo import Slo
 from harness.records.token_log import Floats, TokenLog
 from plots.figure import Panels, Points, picture
-from plots.panels import Look, lines
+from plots.panels import Look, facets, lines
 from plots.runs import table as of_runs
 from plots.style import PALETTE
 
@@ -114,14 +114,9 @@ def all_setups(points: Points) -> pd.DataFrame:
 
 
 @picture(
-    "aegaeon_fig11",
-    all_setups,
-    RUNS_OF_FIG11,
-    searches=OF_FIG11,
-    shape=(2, 3),
-    size=(9, 6.4),
+    "aegaeon_fig11", all_setups, RUNS_OF_FIG11, searches=OF_FIG11, shape=(2, 3), size=(9, 6.4),
     legend=3,
-)
+)  # fmt: skip
 def fig11(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 11: SLO attainment by number of models (a, b) and by rate (c), and its sensitivity:
     below each, ServerlessLLM by the rate at which it loads checkpoints."""
@@ -149,14 +144,9 @@ LENGTHS = {
 
 
 @picture(
-    "aegaeon_fig12",
-    all_setups,
-    tuple(OF_FIG12),
-    searches=OF_FIG12,
-    shape=(2, 2),
-    size=(9, 6.2),
+    "aegaeon_fig12", all_setups, tuple(OF_FIG12), searches=OF_FIG12, shape=(2, 2), size=(9, 6.2),
     legend=3,
-)
+)  # fmt: skip
 def fig12(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 12: SLO attainment with twice as long inputs (ix2) or outputs (ox2)."""
     for panel, ((experiment, lengths), title) in zip(axes, LENGTHS.items(), strict=True):
@@ -214,9 +204,9 @@ def _judged(row: pd.Series, point: Point) -> Iterator[dict[str, Any]]:
 )  # fmt: skip
 def fig13(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 13: SLO attainment under 0.5, 0.3 and 0.2 times the SLO."""
-    for panel, (factor, title) in zip(axes, STRICT.items(), strict=True):
-        attainment(panel, rows[rows.factor == factor], looks=EVERY)
-        panel.set_title(title)
+    for panel, mine, factor in facets(axes, rows, factor=STRICT):
+        attainment(panel, mine, looks=EVERY)
+        panel.set_title(STRICT[factor])
     for panel in axes[1:]:
         panel.set_ylabel("")
     return (
@@ -242,12 +232,13 @@ DEPLOYMENTS = {  # experiment: title, x, SLO varied, {limit: name}
 @picture("aegaeon_fig17", of_runs, tuple(DEPLOYMENTS), shape=(1, 2), size=(10.5, 3.4))
 def fig17(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 17: Aegaeon on a small node (left) and with models over four GPUs (right)."""
-    for panel, (experiment, (title, x, slo, limits)) in zip(axes, DEPLOYMENTS.items(), strict=True):
+    for panel, mine, experiment in facets(axes, rows, experiment=DEPLOYMENTS):
+        title, x, slo, limits = DEPLOYMENTS[experiment]
         looks = {
             limit: Look(name, colour, marker)
             for (limit, name), colour, marker in zip(limits.items(), PALETTE, "vo^", strict=False)
         }
-        attainment(panel, rows[rows.experiment == experiment], x, looks, by=slo)
+        attainment(panel, mine, x, looks, by=slo)
         panel.set_title(title)
         panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return (

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from harness.experiments.points import Point
 from plots.figure import Panels, Points, picture
-from plots.panels import Look, cdfs, quantiles
+from plots.panels import Look, cdfs, facets, quantiles
 from plots.runs import config, events, overrides, requests
 from plots.runs import table as of_runs
 from plots.style import PALETTE
@@ -172,9 +172,8 @@ def _names(point: Point) -> dict[str, str]:
 def fig15(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 15: how long switches take, by model, and what KV transfers cost each request. Above
     simulated, of 16 H800; below measured, on real workers of the machine that the footer names."""
-    cells = [(engine, kind) for engine in ENGINES for kind in KINDS]
-    for panel, letter, (engine, kind) in zip(axes, "abcd", cells, strict=True):
-        shown = rows[(rows.engine == engine) & (rows.kind == kind)]
+    found = facets(axes, rows, engine=ENGINES, kind=KINDS)
+    for letter, (panel, shown, engine, kind) in zip("abcd", found, strict=True):
         groups = shown.group.unique()
         looks = {name: Look(name, PALETTE[i], "", LINES[i]) for i, name in enumerate(groups)}
         cdfs(panel, shown, looks, by="group")

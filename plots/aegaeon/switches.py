@@ -18,7 +18,7 @@ from harness.errors import RunError
 from harness.experiments.points import Point
 from harness.records.numbers import seconds
 from plots.figure import Panels, Points, picture
-from plots.panels import lanes, spans
+from plots.panels import facets, lanes, spans
 from plots.runs import events, overrides
 from plots.style import PALETTE
 
@@ -174,8 +174,8 @@ def around_median(found: pd.DataFrame) -> pd.DataFrame:
 def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     """Figs. 7, 8 and 10: one switch of the decode instance at each stage. Drawn is, of a live run's
     switches that cut requests off, the one of median latency: what computes, moves and waits."""
-    for panel, (stage, title) in zip(axes, STAGES.items(), strict=True):
-        _gantt(panel, rows[rows.stage == stage], title)
+    for panel, mine, stage in facets(axes, rows, stage=STAGES):
+        _gantt(panel, mine, STAGES[stage])
     axes[-1].set_xlabel("time since the switch was decided")
     names = {"run": "batch", **PARTS, "prefetch": "prefetching"}
     patches = [Patch(color=COLOURS[kind], label=names[kind]) for kind in COLOURS if kind != "other"]

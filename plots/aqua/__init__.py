@@ -6,12 +6,8 @@ paper's own numbers, "drawn" what was drawn at random. `mechanism` is what a run
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
 from plots import runs
@@ -69,15 +65,3 @@ def most_paged_bytes(point: Point) -> float:
     moves = moves[moves.purpose.str.startswith("page ")].sort_values("end_s", kind="stable")
     change = moves.bytes * moves.purpose.str.split().str[1].map(signs)
     return float(change.cumsum().max())
-
-
-def nested(
-    axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Mapping[Any, Look], *, by: str = "system"
-) -> None:
-    """Curves of single runs that coincide for long: each is narrower than those below it."""
-    shown = [name for name in looks if (rows[by] == name).any()]
-    for k, name in enumerate(shown):
-        of_name, look = rows[rows[by] == name].dropna(subset=[y]), looks[name]
-        width = len(shown) - k + 0.3
-        curve = look.curve | {"lw": width}
-        axes.plot(of_name[x], of_name[y], **curve)

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aqua import SYSTEMS, most_paged_bytes, nested, paged_gb, requests
+from plots.aqua import SYSTEMS, most_paged_bytes, paged_gb, requests
 from plots.figure import Panels, PaperFigure, Points, picture
-from plots.panels import Look, bars
+from plots.panels import Look, bars, curves
 from plots.runs import config, overrides
 from plots.style import PALETTE, log_scale
 from systems.aqua.prompt import Limits, Prompt
@@ -77,7 +77,7 @@ def burst(
         shown = rows[rows.row == "request"]
         inside = shown[shown.phase == "burst"].order
         for panel, letter, column in zip(axes, "abc", columns, strict=False):
-            nested(panel, shown, "order", column, SYSTEMS)
+            curves(panel, shown.dropna(subset=[column]), "order", column, SYSTEMS)
             panel.axvspan(inside.min() - 0.5, inside.max() + 0.5, color="0.92", zorder=0, lw=0)
             panel.set(title=f"({letter}) {LATENCIES[column]}", ylabel="seconds")
             panel.set_xlim(0, shown.order.max() + 1)

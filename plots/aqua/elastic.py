@@ -11,10 +11,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from plots.aqua import STREAMING, nested, paged_gb, requests
+from plots.aqua import STREAMING, paged_gb, requests
 from plots.aqua.prefix import streamed
 from plots.figure import Panels, Points, picture
-from plots.panels import legend_above
+from plots.panels import curves, legend_above
 from plots.runs import events, overrides
 from plots.style import PALETTE
 
@@ -97,7 +97,7 @@ def fig12(axes: Panels, rows: pd.DataFrame) -> str:
     shown = rows[rows.row == "time"]
     waiting = lender(left, shown[shown.system == "flexgen_aqua"], "lent_gb")
     left.set(title="(a) the lender, Llama-3.1-8B", ylabel="lent (GB)")
-    nested(right, shown, "at_s", "tokens_per_s", STREAMING)
+    curves(right, shown, "at_s", "tokens_per_s", STREAMING)
     right.set(title="(b) the borrower, OPT-30B", ylabel="tokens/s")
     for panel in axes:
         panel.set(xlabel="seconds", ylim=(0, None))

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aqua import STREAMING, SYSTEMS, nested, paged_gb, requests
+from plots.aqua import STREAMING, SYSTEMS, paged_gb, requests
 from plots.figure import Panels, Points, picture
-from plots.panels import Look, lines
+from plots.panels import Look, curves, lines
 from plots.runs import config, events, overrides
 from plots.style import PALETTE, log_scale
 
@@ -103,7 +103,7 @@ def fig09(axes: Panels, rows: pd.DataFrame) -> str:
     OPT-30B on long prompts, KV streamed from DRAM and from a neighbour (c). (b) is not in the
     paper: what (a) says at other rates."""
     traced, ratios, streams = axes
-    nested(traced, rows[rows.row == "request"], "order", "ttft_s", HITS)
+    curves(traced, rows[rows.row == "request"], "order", "ttft_s", HITS)
     log_scale(traced, "y")
     traced.set(title="(a) Yi-34B-200K", xlabel="request, in order of arrival", ylabel="TTFT (s)")
     traced.set_ylim(top=20)  # the legend is above the curves

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from plots.aqua import nested
 from plots.conf import read
 from plots.figure import Panels, Points, picture
-from plots.panels import Look
+from plots.panels import Look, curves
 from plots.style import PALETTE
 from systems.aqua.producer import Producer
 from systems.aqua.profiler.plateau import BatchSample, Plateau, sweep
@@ -49,7 +48,7 @@ def plateau(name: str) -> Plateau:
     return sweep(measure, read("system/aqua/constants")["profiler"]["plateau_gain"])
 
 
-def curves(points: Points) -> pd.DataFrame:
+def by_batch(points: Points) -> pd.DataFrame:
     tables = []
     for name in (name for names in PANELS.values() for name in names):
         rows, peak = batches(name, 2 * producer(name).peak_batch), plateau(name).peak
@@ -57,7 +56,7 @@ def curves(points: Points) -> pd.DataFrame:
     return pd.concat(tables)
 
 
-@picture("aqua_fig03", curves, shape=(2, 2), size=(9, 5.4))
+@picture("aqua_fig03", by_batch, shape=(2, 2), size=(9, 5.4))
 def fig03(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 3: throughput and free memory of audio and image models by batch, on an A100.
 
@@ -67,7 +66,7 @@ def fig03(axes: Panels, rows: pd.DataFrame) -> str:
     for column, (title, names) in enumerate(PANELS.items()):
         looks = {name: Look(name, PALETTE[k]) for k, name in enumerate(names)}
         for panel, (shown, label) in zip(axes[column::2], SHOWN.items(), strict=True):
-            nested(panel, rows[rows.row == "batch"], "batch", shown, looks, by="model")
+            curves(panel, rows[rows.row == "batch"], "batch", shown, looks, by="model")
             for name, look in looks.items():
                 peak = rows[(rows.row == "peak") & (rows.model == name)]
                 panel.plot(peak.batch, peak[shown], "o", color=look.colour)

@@ -15,7 +15,7 @@ from harness.experiments.compose import composed
 from plots.blitzscale.latency import COLOCATED
 from plots.blitzscale.runs import MEASURES, SYSTEMS, WORKLOADS, Run, gpu_seconds, runs, saved
 from plots.figure import Panels, Points, Words, picture, text
-from plots.panels import lines
+from plots.panels import facets, lines
 from plots.runs import config
 from plots.runs import table as of_runs
 from plots.style import log_scale
@@ -142,11 +142,10 @@ def load(axes: Panels, rows: pd.DataFrame) -> str:
     at which the figures' runs are; dotted: half of the capacity by tokens. BlitzScale saves GPU
     time against all GPUs, and latency against ServerlessLLM with a TTL of 5 min."""
     limits = rows[rows.quantity == "mean rate over capacity"]
-    for panel, (workload, name) in zip(axes, product(WORKLOADS, SHOWN), strict=True):
-        of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
+    for panel, mine, workload, name in facets(axes, rows, workload=WORKLOADS, quantity=SHOWN):
         shown = BOTH if name in ("requests on time", "share of all GPUs' time saved") else BOTH[:1]
         looks = {system: SYSTEMS[system] for system in shown}
-        lines(panel, of_panel, "load", "value", looks, factor=100)
+        lines(panel, mine, "load", "value", looks, factor=100)
         _half_marked(panel, limits[limits.workload == workload])
         panel.axhline(0, color="0.7", lw=0.8)
         panel.set(title=f"{WORKLOADS[workload].partition(',')[0]}: {SHOWN[name]}", ylabel="%")
@@ -191,11 +190,10 @@ def load_fleets(axes: Panels, rows: pd.DataFrame) -> str:
     the rate over what the fleet on all GPUs serves with 90 % of requests on time; dashed: half of
     it, where the figures are; dotted: half of the capacity by tokens."""
     limits = rows[rows.quantity == "mean rate over capacity"]
-    for panel, (workload, name) in zip(axes, product(FLEETS, SERVED), strict=True):
-        of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
+    for panel, mine, workload, name in facets(axes, rows, workload=FLEETS, quantity=SERVED):
         looks = {system: SYSTEMS[system] for system in FLEETS[workload]}
         factor = 100 if name == "requests on time" else 1
-        lines(panel, of_panel, "load", "value", looks, factor=factor)
+        lines(panel, mine, "load", "value", looks, factor=factor)
         _half_marked(panel, limits[limits.workload == workload])
         title = EVALUATED[workload][0].split(", cluster")[0]
         panel.set(title=f"{title}: {name}", ylabel=SERVED[name])

@@ -21,10 +21,13 @@ from harness.running.testbed import Bed, decode, prefill
 from plots.blitzscale.runs import Run, runs
 from plots.conf import hardware, spec
 from plots.figure import Panels, Points, picture
+from plots.panels import Look, bars, facets
 from plots.style import PALETTE
 
 MODELS = {"llama3-8b": "Llama3-8B", "llama2-7b": "Llama2-7B"}
-SOURCES = ("decode", "prefill")
+SOURCES = {
+    "decode": Look("from a decode", PALETTE[0]), "prefill": Look("from a prefill", PALETTE[9]),
+}  # fmt: skip
 PROMPT_TOKENS = (500, 1000, 2000, 4000)
 SHOWN = ("load (s)", "P99 TBT (s)")
 
@@ -53,15 +56,9 @@ def fig08(axes: Panels, rows: pd.DataFrame) -> str:
     prompts one after the other, their KV goes to a decode, which makes one token more of each; a
     third instance loads meanwhile. The length of prompts and the model say how much of the NIC the
     KV takes; the paper's are not known. TBT: from a prompt's first token to its second."""
-    for panel, (model, name) in zip(axes, product(MODELS, SHOWN), strict=True):
-        of_panel = rows[(rows.quantity == name) & (rows.model == model)]
-        for j, source in enumerate(SOURCES):
-            bars = of_panel[of_panel.source == source]
-            at = np.arange(len(bars)) + 0.4 * j - 0.2
-            panel.bar(at, bars.value, 0.38, color=PALETTE[j], label=f"from a {source}")
-        panel.set_xticks(range(len(PROMPT_TOKENS)), [str(n) for n in PROMPT_TOKENS])
+    for panel, mine, model, name in facets(axes, rows, model=MODELS, quantity=SHOWN):
+        bars(panel, mine, "prompt_tokens", "value", SOURCES, by="source")
         panel.set(title=f"{MODELS[model]}: {name}", xlabel="tokens of a prompt")
-        panel.grid(False, axis="x")
     axes[0].set_ylabel("seconds")
     return (
         "SIMULATED by hand, not a run: cluster B's 100 Gbps NICs, instances on nodes of their own; "
@@ -132,7 +129,7 @@ def fig08_live(axes: Panels, rows: pd.DataFrame) -> str:
     for panel, name in zip(axes, SHOWN, strict=True):
         for at, source in enumerate(SOURCES):
             values = rows[(rows.quantity == name) & (rows.source == source)].value
-            panel.bar(at, values.mean(), 0.6, color=PALETTE[at])
+            panel.bar(at, values.mean(), 0.6, color=SOURCES[source].colour)
             panel.plot([at] * len(values), values, "k.")
         panel.set_xticks(range(len(SOURCES)), [f"from the {each}" for each in SOURCES])
         panel.set(title=name.removesuffix(" (s)"), ylabel="seconds")

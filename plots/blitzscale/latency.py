@@ -10,6 +10,7 @@ import pandas as pd
 
 from plots.blitzscale.runs import (
     OVER_TIME_S,
+    SHOWN_SEED,
     SYSTEMS,
     WORKLOADS,
     Floats,
@@ -24,10 +25,10 @@ from plots.blitzscale.runs import (
     saved,
 )
 from plots.figure import Panels, Points, picture
+from plots.panels import curves
 from plots.style import PALETTE, log_scale
 
-SHOWN_SEED = 0  # the seed of what is drawn over time
-WIDTHS = {"blitzscale": 3.4, "serverlessllm": 2.3, "allcache": 1.2}  # what is below shows
+DRAWN = {name: SYSTEMS[name] for name in ("blitzscale", "serverlessllm", "allcache")}
 OVER_TIME = ("requests/s", "mean TTFT (s)", "mean TBT (s)")
 SILENCE_S = 5  # lines are broken where nothing comes for longer
 MEANS = ("mean TTFT", "mean TBT")
@@ -43,15 +44,15 @@ def on_three_workloads(points: Points) -> pd.DataFrame:
     rows += _best(pd.DataFrame(rows))
     for run in found:
         rows += _spikes(run)
-        if run.seed == SHOWN_SEED and run.system in WIDTHS:
+        if run.seed == SHOWN_SEED and run.system in DRAWN:
             rows += _over_time(run)
-    return pd.DataFrame([*rows, *latency_cdfs(found, WIDTHS)])
+    return pd.DataFrame([*rows, *latency_cdfs(found, DRAWN)])
 
 
 @picture(
     "blitzscale_fig17", on_three_workloads,
     ("blitzscale_fig17", "blitzscale_fig17_ttl", "blitzscale_fig17_cold"),
-    shape=(3, 5), size=(13, 6.6), legend=len(WIDTHS),
+    shape=(3, 5), size=(13, 6.6), legend=len(DRAWN),
 )  # fmt: skip
 def fig17(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 17: request rate, mean TTFT and TBT over time, and their CDFs, on three workloads, after
@@ -62,20 +63,12 @@ def fig17(axes: Panels, rows: pd.DataFrame) -> str:
         of_workload = rows[rows.workload == workload]
         panels = axes[5 * i : 5 * i + 5]
         for panel, name in zip(panels, OVER_TIME, strict=False):
-            of_panel = of_workload[of_workload.quantity == name]
-            for system, width in WIDTHS.items():
-                shown = of_panel[of_panel.system == system]
-                if name == "requests/s":
-                    panel.plot(shown.x, shown.value, color="0.3", lw=0.9)
-                else:
-                    panel.plot(shown.x, shown.value, lw=width, **SYSTEMS[system].curve)
+            curves(panel, of_workload[of_workload.quantity == name], "x", "value", DRAWN)
             panel.set_title(title if name == "requests/s" else name)
+        panels[0].lines[0].set(color="0.3", lw=0.9, label="_")  # all have the same
         log_scale(panels[1], "y")
         panels[0].set_ylabel("requests/s")
-        plot_cdfs(panels[3:], of_workload, WIDTHS)
-        for panel in panels[3:]:
-            for line, width in zip(panel.lines, WIDTHS.values(), strict=True):
-                line.set_linewidth(width)
+        plot_cdfs(panels[3:], of_workload, DRAWN)
         for panel in panels:
             panel.set_xlabel("seconds" if i == len(WORKLOADS) - 1 else "")
     return (

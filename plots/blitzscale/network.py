@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from plots.blitzscale.runs import OVER_TIME_S, SYSTEMS, WORKLOADS, Floats, Run, runs, table_of
+from plots.blitzscale.runs import (
+    OVER_TIME_S,
+    SHOWN_SEED,
+    SYSTEMS,
+    WORKLOADS,
+    Floats,
+    Run,
+    runs,
+    table_of,
+)
 from plots.conf import spec
 from plots.figure import Panels, Points, picture
-from plots.panels import Look, lines
+from plots.panels import Look, facets, lines
 from plots.runs import overrides
 from plots.style import PALETTE, log_scale
 
@@ -21,7 +29,6 @@ GIGABITS = {  # size of a GPU's part of the parameters
     "burstgpt": spec("qwen2.5-72b").weight_bytes * 8e-9 / 4,
     "azure_code": spec("llama3-8b").weight_bytes * 8e-9,
 }
-SHOWN_SEED = 0
 LINKS = {"SSD": 10, "RDMA": 200, "PCIe": 256, "NVLink": 1600}  # Gbps, Fig. 5
 LIMITS = {"burstgpt": (0.6, 0.4), "azure_code": (0.6,)}  # §3, §1: of requests that violate
 DELAYED = {
@@ -62,10 +69,11 @@ def fig03(axes: Panels, rows: pd.DataFrame) -> str:
     else, like the delays of the paper's simulator. Vertical lines: an SSD's, RDMA's and PCIe's
     rates, as in Fig. 5. The paper does not name the load: half of the capacity, as in section 6,
     and all of it."""
-    shown = product(SLOS_S, ("TTFT", "TBT"))
-    for panel, letter, (workload, name) in zip(axes, "abcd", shown, strict=True):
-        of_panel = rows[(rows.workload == workload) & (rows.quantity == f"violations, {name}")]
-        lines(panel, of_panel, "gbps", "value", DELAYED, by="load", factor=100)
+    names = ("violations, TTFT", "violations, TBT")
+    found = facets(axes, rows, workload=SLOS_S, quantity=names)
+    for letter, (panel, mine, workload, quantity) in zip("abcd", found, strict=True):
+        name = quantity.partition(", ")[2]
+        lines(panel, mine, "gbps", "value", DELAYED, by="load", factor=100)
         log_scale(panel, "x")
         for link, gbps in LINKS.items():
             panel.axvline(gbps, color="0.5", lw=0.7, ls=":")
@@ -128,11 +136,11 @@ def fig03_network(axes: Panels, rows: pd.DataFrame) -> str:
     DistServe on all GPUs, of the rates that were tried when the capacity was found the highest that
     has 90 % of requests on time. Bytes between hosts, as in Fig. 22."""
     said = []
-    for panel, (workload, letter) in zip(axes, SATURATED.items(), strict=True):
-        shown = rows[(rows.workload == workload) & (rows.quantity == "share used")]
-        title = WORKLOADS[workload].rpartition(",")[0]
+    curves = rows[rows.quantity == "share used"]
+    for panel, shown, workload in facets(axes, curves, workload=SATURATED):
+        title = f"{SATURATED[workload]} {WORKLOADS[workload].rpartition(',')[0]}"
         panel.plot(shown.x, 100 * shown.value, color=PALETTE[0], lw=1)
-        panel.set(title=f"{letter} {title}", xlabel="seconds", ylabel="% of all NICs")
+        panel.set(title=title, xlabel="seconds", ylabel="% of all NICs")
         panel.set_ylim(0, None)
         said.append(f"{100 * shown.value.max():.2g} %")
     return (
@@ -164,9 +172,8 @@ def fig22(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 22: share of the cluster's NIC bandwidth in use over time, by KV and by parameters:
     bytes that cross from one host to another, over what all NICs could carry. Within a host they
     cross NVLink or PCIe."""
-    for panel, (system, workload) in zip(axes, product(COMPARED, WORKLOADS), strict=True):
-        of_panel = rows[(rows.system == system) & (rows.workload == workload)]
-        levels = [of_panel[of_panel.quantity == f"share by {label}"] for label in KINDS]
+    for panel, mine, system, workload in facets(axes, rows, system=COMPARED, workload=WORKLOADS):
+        levels = [mine[mine.quantity == f"share by {label}"] for label in KINDS]
         shares = [100 * level.value for level in levels]
         panel.stackplot(levels[0].x, shares, lw=0, colors=PALETTE[:2], labels=list(KINDS))
         title = f"{SYSTEMS[system].label}: {WORKLOADS[workload].partition(',')[0]}"

@@ -12,6 +12,7 @@ from harness.cost.profile import HardwareProfile
 from plots.blitzscale.plans import EXAMPLE_LAYERS, LAYERS, domain_to_domain, fabric, pair
 from plots.conf import hardware, spec
 from plots.figure import Panels, Points, Words, picture, text
+from plots.panels import Look, bars
 from plots.style import PALETTE, log_scale
 from systems.blitzscale.chains import Medium, Plan, Source, Target, arrivals_s, expected_s, finish_s
 from systems.blitzscale.fabric import fabric_of
@@ -73,19 +74,17 @@ def table1(rows: pd.DataFrame) -> tuple[Words, str]:
     )
 
 
-@picture("blitzscale_fig05", links, size=(7, 3))
+SHOWN = {"cluster A": Look("cluster A", PALETTE[0]), "cluster B": Look("cluster B", PALETTE[9])}
+
+
+@picture("blitzscale_fig05", links, size=(7, 3), legend=2)
 def fig05(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 5: the rates of a GPU's links, as our profiles have them. The paper has an RDMA of 200
     and a PCIe of 256 Gbps there, which Table 1's clusters do not have."""
-    (panel,) = axes
-    ours = rows[rows.ours.notna()]
-    for at, (where, mine) in enumerate(ours.groupby("where")):
-        y = np.arange(len(mine)) + 0.4 * at - 0.2
-        panel.barh(y, mine.ours, 0.38, color=PALETTE[at], label=str(where))
-    panel.set_yticks(range(len(LINKS)), LINKS)
-    log_scale(panel, "x")
-    panel.set(xlabel="Gbps a GPU", ylim=(len(LINKS) - 0.5, -0.5))
-    panel.legend()
+    groups = {link: link.replace(", ", ",\n") for link in LINKS}
+    bars(axes[0], rows.dropna(subset=["ours"]), "link", "ours", SHOWN, by="where", groups=groups)
+    log_scale(axes[0], "y")
+    axes[0].set_ylabel("Gbps a GPU")
     return "Our profiles of Table 1's clusters, nothing was run."
 
 

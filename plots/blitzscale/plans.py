@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.patches import Patch
 
 from plots.figure import Panels, Points, picture
+from plots.panels import facets
 from plots.style import PALETTE
 from systems.blitzscale.chains import Medium, Plan, Source, Target, arrivals_s, finish_s
 from systems.blitzscale.fabric import Device, Fabric
@@ -114,8 +115,7 @@ def fig13(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 13: a chain forwards layer by layer (a), and which of two targets comes first in it (b).
     By the planner's own arithmetic (`arrivals_s`), in the time that a layer takes at rate 1. Each
     row is a node of the chain, each box a layer on its way to it."""
-    for panel, name in zip(axes, CHAINS, strict=True):
-        boxes = rows[rows.chain == name]
+    for panel, boxes, name in facets(axes, rows, chain=CHAINS):
         labels = {}
         for node, rate, layer, end in boxes[["node", "rate", "layer", "arrives"]].to_numpy():
             colour = PALETTE[int(layer) - 1]
@@ -224,8 +224,8 @@ def fig15(axes: Panels, rows: pd.DataFrame) -> str:
     """Figs. 9 and 15: the schedulers as Gantt charts, in layer times: the pure schedulers on the
     paper's example: seven layers, six layer times to load one, six batches from when the first
     layer is there. ZigZag is Fig. 9 (d) too."""
-    for panel, name in zip(axes, SCHEDULERS, strict=True):
-        spans = rows[(rows.quantity == "runs") & (rows.scheduler == name)]
+    runs = rows[rows.quantity == "runs"]
+    for panel, spans, name in facets(axes, runs, scheduler=SCHEDULERS):
         columns = ["batch", "on_target", "start", "end"]
         for batch, on_target, start, end in spans[columns].to_numpy():
             level = 0 if on_target else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from time import perf_counter
 from typing import Any
 
@@ -10,14 +11,9 @@ import numpy as np
 import pandas as pd
 
 from harness.records.device_events import covered_s
-from plots.blitzscale.runs import (
-    SHOWN_SEED,
-    SYSTEMS,
-    Run,
-    runs,
-    table_of,
-)
+from plots.blitzscale.runs import SHOWN_SEED, SYSTEMS, Run, runs, table_of
 from plots.figure import Panels, Points, picture
+from plots.panels import curves
 from plots.style import PALETTE
 from systems.blitzscale.ilp import ilp
 from systems.blitzscale.timeline import PairTimes
@@ -64,13 +60,9 @@ def _live(run: Run) -> Iterator[dict[str, Any]]:
 
 
 @picture(
-    "blitzscale_fig21",
-    table_of(_live),
-    ("blitzscale_fig21",),
-    shape=(1, 2),
-    size=(9, 3.2),
+    "blitzscale_fig21", table_of(_live), ("blitzscale_fig21",), shape=(1, 2), size=(9, 3.2),
     legend=2,
-)
+)  # fmt: skip
 def fig21(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 21: prompt tokens prefilled while six instances of 24B load, and what of their
     parameters is there. Time runs from when the first of them begins to load. Live, as in section
@@ -96,17 +88,12 @@ def fig21_live(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def _tokens_and_layers(axes: Panels, rows: pd.DataFrame, engine: str) -> None:
-    for system in BESIDE:
-        look, mine = SYSTEMS[system], rows[rows.system == system]
-        loaded_s = mine[(mine.quantity == LOADED) & (mine.seed == SHOWN_SEED)].value
-        for panel, name, style in zip(
-            axes, (TOKENS, THERE), ("default", "steps-post"), strict=True
-        ):
-            shown = mine[mine.quantity == name]
-            if len(shown):
-                panel.plot(shown.x, shown.value, drawstyle=style, **look.curve)
-            for end_s in loaded_s:
-                panel.axvline(end_s, color=look.colour, lw=0.8, ls=":")
+    looks = {system: SYSTEMS[system] for system in BESIDE}
+    curves(axes[0], rows[rows.quantity == TOKENS], "x", "value", looks)
+    curves(axes[1], rows[rows.quantity == THERE], "x", "value", looks, drawstyle="steps-post")
+    loaded = rows[(rows.quantity == LOADED) & (rows.seed == SHOWN_SEED)].set_index("system").value
+    for panel, (system, end_s) in product(axes, loaded.items()):
+        panel.axvline(end_s, color=SYSTEMS[str(system)].colour, lw=0.8, ls=":")
     axes[0].set(title="prefilled", ylabel=TOKENS)
     axes[1].set(title="parameters of all there", ylabel="share", ylim=(0, 1.03))
     for panel in axes:

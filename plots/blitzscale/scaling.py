@@ -1,8 +1,9 @@
-"""Demand over time, and what host caches hold and miss: Figs. 1, 4 and 19."""
+"""Demand over time, and what host caches hold and miss: Figs. 1, 4 and 19, and by memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,25 @@ import pandas as pd
 
 from harness.cost.profile import HardwareProfile
 from plots.blitzscale.runs import (
+    MEASURES,
     OVER_TIME_S,
     SHOWN_SEED,
     SYSTEMS,
     WORKLOADS,
     Floats,
     Run,
+    from_ssd,
     over_time,
+    runs,
+    saved,
     since_the_run_began,
     table_of,
 )
 from plots.conf import hardware, spec
-from plots.figure import Panels, picture
-from plots.style import PALETTE
+from plots.figure import Panels, Points, picture
+from plots.panels import Look, curves, facets, lines
+from plots.runs import held
+from plots.style import PALETTE, log_scale
 from systems.blitzscale.parameters import HostCache
 
 BATCH_TOKENS = 2000  # tokens of the profiled prefill
@@ -38,7 +45,8 @@ def _demand(run: Run) -> Iterator[dict[str, Any]]:
     arrivals = np.floor(found.arrival_s).astype(int)
     prompts = np.bincount(arrivals, found.prompt_tokens).astype(float)
     began = since_the_run_began(run.point).dropna(subset=["first_s"])
-    kv = kv_tokens(began, len(rate)) * model.kv_bytes_per_token / 1e9
+    tokens, _ = held(began, np.arange(len(rate)).astype(np.float64))
+    kv = tokens * model.kv_bytes_per_token / 1e9
     inner = kv[int(len(rate) * STEADY) : int(len(rate) * (1 - STEADY))]
     engine, memory = run.config()["engine"], run.config()["hardware"]["memory_bytes"]
     room = engine["memory_utilization"] * memory - engine["activation_reserve_bytes"]
@@ -62,23 +70,11 @@ def fig01(axes: Panels, rows: pd.DataFrame) -> str:
     (c) on Fig. 24's runs of vLLM on all GPUs: KV of what has its first token and not its last,
     which includes requests of the warm-up. Window and rate are ours and time is compressed: neither
     sizes nor growth within 2 s are the paper's."""
-    for panel, letter, (name, unit) in zip(axes, "abc", CURVES.items(), strict=True):
-        shown = rows[rows.quantity == name]
-        panel.plot(shown.x, shown.value, color=PALETTE[0])
+    for letter, (panel, mine, name) in zip("abc", facets(axes, rows, quantity=CURVES), strict=True):
+        panel.plot(mine.x, mine.value, color=PALETTE[0])
         title = f"({letter}) {name.removesuffix(' (GB)')}"
-        panel.set(title=title, xlabel="seconds", ylabel=unit, ylim=(0, None))
+        panel.set(title=title, xlabel="seconds", ylabel=CURVES[name], ylim=(0, None))
     return "BurstGPT 39 times as fast and upscaled, Llama2-7B, cluster B; seed 0."
-
-
-def kv_tokens(answered: pd.DataFrame, seconds: int) -> Floats:
-    """Tokens whose KV is in memory at the beginning of each of the window's seconds, of requests
-    that decode."""
-    at = np.arange(seconds, dtype=float)
-    total = np.zeros(len(at))
-    for prompt, times in zip(answered.prompt_tokens, answered.token_times_s, strict=True):
-        begun = np.searchsorted(times, at, side="right")
-        total += np.where((begun > 0) & (at < times[-1]), prompt + begun, 0)
-    return total
 
 
 SPARES = {"near": "beside a copy", "spread": "where most are free"}
@@ -110,8 +106,7 @@ def fig04(axes: Panels, rows: pd.DataFrame) -> str:
     Which free GPU is taken is open in the paper: one on a host that has the model if there is one,
     or one on the host with the most free GPUs."""
     shown = rows[rows.workload == "burstgpt_models"]
-    for panel, spares in zip(axes, SPARES, strict=True):
-        mine = shown[shown.spares == spares]
+    for panel, mine, spares in facets(axes, shown, spares=SPARES):
         for name, colour in (("scaled", "0.7"), ("missed", PALETTE[3])):
             bars = mine[mine.quantity == name]
             panel.bar(bars.x, bars.value, BIN_S, align="edge", color=colour, label=name)
@@ -130,7 +125,6 @@ def fig04(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 TTL_S = {"serverlessllm": 300.0, "serverlessllm_30s": 30.0, "blitzscale": 0.0}
-WIDTHS = {"serverlessllm": 3.2, "serverlessllm_30s": 1.4, "blitzscale": 1.4}
 
 
 def _cached(run: Run) -> Iterator[dict[str, Any]]:
@@ -155,12 +149,11 @@ def fig19(axes: Panels, rows: pd.DataFrame) -> str:
     Derived from when instances held their slots, by each system's own rule: ServerlessLLM's host
     cache with its TTL (`HostCache`), BlitzScale's pool, which has one host copy while no GPU holds
     one."""
-    curves = rows[rows.quantity == "host copies over hosts"]
-    for panel, (workload, title) in zip(axes, WORKLOADS.items(), strict=True):
-        for system, width in WIDTHS.items():
-            shown = curves[(curves.workload == workload) & (curves.system == system)]
-            panel.step(shown.x, shown.value, where="post", lw=width, **SYSTEMS[system].curve)
-        panel.set(title=title, xlabel="seconds", ylim=(-0.03, 1.1))
+    looks = {name: SYSTEMS[name] for name in TTL_S}
+    copies = rows[rows.quantity == "host copies over hosts"]
+    for panel, mine, workload in facets(axes, copies, workload=WORKLOADS):
+        curves(panel, mine, "x", "value", looks, drawstyle="steps-post")
+        panel.set(title=WORKLOADS[workload], xlabel="seconds", ylim=(-0.03, 1.1))
     axes[0].set_ylabel("host copies / hosts")
     return f"Seed {SHOWN_SEED}. AllCache: 1 throughout. BlitzScale: a GPU always has a copy."
 
@@ -195,3 +188,62 @@ def _host_copies(run: Run) -> tuple[Floats, Floats, Floats, int]:
         copies[i] = pooled if run.system == "blitzscale" else cache.copies(second)
     counts = seconds >= 0
     return seconds[counts], copies[counts], busy[counts], hosts
+
+
+MODELS = 8  # of the runs
+PUBLISHED = (20, 46)  # % of loads that miss
+GIVE, KEEP = "idle models give GPUs back", "idle models keep GPUs"
+CACHED = {
+    f"serverlessllm, {GIVE}": Look(f"S-LLM, {GIVE}", PALETTE[3], "o"),
+    f"serverlessllm, {KEEP}": Look(f"S-LLM, {KEEP}", PALETTE[1], "s"),
+    f"blitzscale, {GIVE}": Look(f"BlitzScale, {GIVE}", PALETTE[0], "^"),
+}
+
+
+def memory(points: Points) -> pd.DataFrame:
+    """Rows have `fits`, how many of the models a host's memory has room for, and `idle`."""
+    rows: list[dict[str, Any]] = []
+    for (fits, idle), group in groupby(sorted(runs(points), key=_key), _key):
+        together, about = list(group), {"fits": fits, "idle": idle}
+        made = list(saved(together, "serverlessllm", quantities=["mean TTFT"]))
+        for run in together:
+            values = {"share of loads that miss": from_ssd(run), "loads": len(run.loads())}
+            values["mean TTFT"] = MEASURES["mean TTFT"](run)
+            made += run.rows(values, config_hash=run.point.config_hash())
+        rows += [row | about | {"series": f"{row['system']}, {idle}"} for row in made]
+    return pd.DataFrame(rows)
+
+
+def _key(run: Run) -> tuple[int, str]:
+    config = run.config()
+    room = config["hardware"]["host_memory_bytes"] // spec("llama3-8b").weight_bytes
+    return min(MODELS, int(room)), KEEP if config["system"]["min_prefills"] else GIVE
+
+
+@picture(
+    "blitzscale_memory", memory,
+    (
+        "blitzscale_memory", "blitzscale_memory_blitzscale", "blitzscale_memory_kept",
+        "blitzscale_models",
+    ),
+    shape=(1, 2), size=(9, 3.6), legend=3,
+)  # fmt: skip
+def by_memory(axes: Panels, rows: pd.DataFrame) -> str:
+    """Section 3: "the scarce host memory cannot support the caching all models". Eight models of 8B
+    on four hosts, after a warm-up. A host misses a model that it has not had for the TTL, or that
+    its memory has no room for. Shaded: the paper's Fig. 4. BlitzScale needs one copy of each model
+    in the cluster, which is two models a host, and refuses to serve with less."""
+    shown = {"share of loads that miss": (100, "% of loads from SSD"), "mean TTFT": (1, "s")}
+    for panel, mine, quantity in facets(axes, rows, quantity=shown):
+        factor, unit = shown[quantity]
+        lines(panel, mine, "fits", "value", CACHED, by="series", factor=factor)
+        log_scale(panel, "x")
+        panel.set_xticks([1, 2, 4, MODELS], ["1", "2", "4", "8"])
+        panel.minorticks_off()
+        panel.set(title=quantity, xlabel="models of 8 that a host's memory fits", ylabel=unit)
+    axes[0].axhspan(*PUBLISHED, color="0.9", zorder=0)
+    axes[1].set_ylim(0, None)
+    return (
+        "Eight models of 8B, BurstGPT, models drawn, TTL 5 min. Mean and range of seeds; shaded: "
+        "the paper."
+    )

@@ -13,7 +13,7 @@ from harness.errors import RunError
 from harness.experiments.points import Point
 from plots.figure import Panels, PaperFigure, Points, picture
 from plots.kunserve.runs import mechanism, requests, slo_s
-from plots.panels import Look, bars, lanes, legend_above, lines, spans
+from plots.panels import Look, bars, facets, lanes, legend_above, lines, spans
 from plots.runs import events
 from plots.style import PALETTE, figure, log_scale
 
@@ -39,8 +39,8 @@ def fig09(axes: Panels, rows: pd.DataFrame) -> str:
     """Figs. 6 and 9: one drop as a Gantt chart: KV that moves each way and the tokens of victims.
     Fig. 6 is the blocking exchange, Fig. 9 the live one. Drawn from simulated runs of Fig. 14;
     `kunserve_fig14_live` has both from live ones."""
-    for panel, (exchange, title) in zip(axes, CHARTS.items(), strict=True):
-        _gantt(panel, rows[rows.series == exchange], title)
+    for panel, mine, exchange in facets(axes, rows, series=CHARTS):
+        _gantt(panel, mine, CHARTS[exchange])
     return (
         f"Azure code arrivals, seed 0. Two instances of 14B, {CHARTED_GBPS:g} Gbps. Bars: a "
         "request's KV, first chunk to last block; ticks: tokens of four requests."

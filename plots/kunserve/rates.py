@@ -25,7 +25,7 @@ from plots.kunserve.runs import (
     violations,
     waits,
 )
-from plots.panels import Look, bars, lines, over_seeds
+from plots.panels import Look, bars, lines
 from plots.runs import events
 from plots.style import PALETTE, log_scale
 
@@ -92,8 +92,8 @@ def fig05(axes: Panels, rows: pd.DataFrame) -> str:
         for k, (rate, mean) in enumerate(rates.items())
     }
     for panel, (number, (title, _)) in zip(axes, LATENCIES.items(), strict=True):
-        bars(panel, rows, "stages", f"{number}_over_one", looks, by="rate")
-        panel.set_xticks(range(4), ["none", "2", "4", "8"])
+        stages = {1: "none", 2: "2", 4: "4", 8: "8"}
+        bars(panel, rows, "stages", f"{number}_over_one", looks, by="rate", groups=stages)
         panel.set(title=title.partition(" (")[0], xlabel="pipeline stages")
         panel.axhline(1, color="0.4", lw=0.8, ls="--")
     axes[0].set_ylabel("over replication's (x)")
@@ -287,13 +287,12 @@ def arithmetic() -> pd.DataFrame:
 
 SENSITIVITY = "kunserve_table_limits"
 SETTINGS = {
-    "as_is": "test bed as it is",
-    "seqs_256": "256 sequences",
-    "whole_prompts": "whole prompts",
-    "cuda_graphs": "no launch cost",
+    "as_is": "test bed\nas it is",
+    "seqs_256": "256\nsequences",
+    "whole_prompts": "whole\nprompts",
+    "cuda_graphs": "no launch\ncost",
     "spread_constants": "constants over\nall stages",
 }
-COMPARED = ("llumnix_replication", "kunserve")
 
 
 def settings(points: Points) -> pd.DataFrame:
@@ -307,16 +306,7 @@ def settings(points: Points) -> pd.DataFrame:
 def limits(axes: Panels, rows: pd.DataFrame) -> str:
     """How the comparison depends on what the paper leaves open: cap on sequences, prefill policy,
     launch cost, constants of a pipeline. kunserve_regime has the KV memory and the load."""
-    (panel,) = axes
-    for k, name in enumerate(COMPARED):
-        found = over_seeds(rows[rows.system == name], "setting", "ttft_p99_s")
-        shown, look = found.reindex(list(SETTINGS)), SYSTEMS[name]
-        panel.barh(
-            np.arange(len(SETTINGS)) + 0.4 * k - 0.2, shown["mean"], 0.36, color=look.colour,
-            xerr=[shown.below, shown.above], label=look.label,
-        )  # fmt: skip
-    panel.set_yticks(range(len(SETTINGS)), list(SETTINGS.values()))
-    panel.set(title="9.4 GB of KV, load 0.8", xlabel="P99 TTFT (s)")
-    panel.invert_yaxis()
-    panel.grid(False, axis="y")
+    looks = {name: SYSTEMS[name] for name in ("llumnix_replication", "kunserve")}
+    bars(axes[0], rows, "setting", "ttft_p99_s", looks, groups=SETTINGS)
+    axes[0].set(title="9.4 GB of KV, load 0.8", ylabel="P99 TTFT (s)")
     return "Azure code arrivals. Eight instances of 14B. Mean and range of two seeds."

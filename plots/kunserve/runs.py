@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from harness.experiments.points import Point
 from plots.figure import Points
 from plots.panels import Look
-from plots.runs import config, events, overrides
+from plots.runs import Floats, config, events, held, overrides
 from plots.runs import requests as of_run
 from plots.style import PALETTE
-
-Floats = npt.NDArray[np.float64]
 
 SYSTEMS = {
     "kunserve": Look("KunServe", PALETTE[0], "o"),
@@ -86,22 +83,6 @@ def requests(point: Point) -> pd.DataFrame:
 def steps(end_s: float) -> Floats:
     """Times from 0 up to `end_s`, each STEP_S."""
     return np.arange(0.0, end_s, STEP_S).astype(np.float64)
-
-
-def held(found: pd.DataFrame, times_s: Floats) -> tuple[Floats, Floats]:
-    """Tokens whose KV is held, and tokens that queued prompts need, at each of `times_s`.
-    Preempted requests count as if they held theirs."""
-    running, queued = np.zeros(len(times_s)), np.zeros(len(times_s))
-    columns = [found[c].to_numpy(float) for c in ("arrival_s", "first_s", "last_s")]
-    places = np.searchsorted(times_s, np.column_stack(columns))
-    prompts = found.prompt_tokens.to_numpy(int)
-    for (start, first, end), prompt, stamps in zip(
-        places, prompts, found.token_times_s, strict=True
-    ):
-        queued[start:first] += prompt
-        generated = np.searchsorted(np.asarray(stamps), times_s[first:end], side="right")
-        running[first:end] += prompt + generated
-    return running, queued
 
 
 def capacity_tokens(point: Point) -> int:

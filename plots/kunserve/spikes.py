@@ -17,7 +17,6 @@ from plots.kunserve.runs import (
     OVER_TIME,
     STEP_S,
     SYSTEMS,
-    Floats,
     mechanism,
     numbers,
     point_of,
@@ -35,7 +34,7 @@ from plots.kunserve.timeline import (
     timeline_rows,
 )
 from plots.panels import Look
-from plots.runs import events
+from plots.runs import Floats, events
 from plots.style import PALETTE, log_scale
 
 THROTTLED = {"vllm": "(c)", "vllm_kv_swap": "(d)", "llumnix_migration": "(e)"}  # and panels

@@ -13,16 +13,14 @@ from plots.figure import Points
 from plots.kunserve.runs import (
     FULL,
     STEP_S,
-    Floats,
     capacity_tokens,
     count_until,
-    held,
     num_instances,
     requests,
     steps,
 )
 from plots.panels import Look
-from plots.runs import events
+from plots.runs import Floats, events, held
 from plots.style import log_scale
 
 SMOOTH_S = 2.0

@@ -85,14 +85,13 @@ def beside(rows: pd.DataFrame) -> pd.DataFrame:
 def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
     """What the paper leaves open, one choice at a time: which queued requests count as demand, how
     large groups may be, chunks; and the public code's rules beside Llumnix on the same engine."""
-    at = rows.assign(at=rows.point.map({name: k for k, name in enumerate(PLACES)}))
     shown = {f"{number}_s": about for number, about in SHOWN.items()}
     shown["mechanism"] = ("drops (in a run)", 1.0)
     memory = rows[rows.system == "kunserve_control"].groupby("point").memory.mean()
-    names = [f"{label}\n({100 * memory[name]:.0f} %)" for name, label in PLACES.items()]
+    groups = {name: f"{label}\n({100 * memory[name]:.0f} %)" for name, label in PLACES.items()}
     for panel, (column, (title, factor)) in zip(axes, shown.items(), strict=True):
-        bars(panel, at, "at", column, VARIANTS, factor=factor)
-        panel.set_xticks(range(len(PLACES)), names, fontsize=6.5)
+        bars(panel, rows, "point", column, VARIANTS, factor=factor, groups=groups)
+        panel.tick_params(axis="x", labelsize=6.5)
         panel.set_title(title)
     return (
         "Azure code arrivals, BurstGPT's lengths but where named. Eight instances of 14B (the last "

@@ -5,7 +5,7 @@ The table of a figure has a row for each run. Everything else is computed from i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ import pandas as pd
 from harness.claims.expressions import Beyond, crossing
 from harness.experiments.points import Point
 from harness.files import read_json
+from harness.records.device_events import covered_s
 from harness.records.interval import Interval, interval
 from plots.conf import read
 from plots.figure import Points
@@ -90,15 +91,9 @@ def gpu_seconds(found: pd.DataFrame, seen: pd.DataFrame, gpus: int) -> float:
         held = slots.end_s.clip(upper=end_s) - slots.start_s
         return float((held * slots.num_devices).sum())
     if len(loads):
-        spans = loads.sort_values("start_s").groupby("instance")
-        return float(sum(union_s(each) for _, each in spans))
+        of_instances: Iterable[Any] = loads.groupby("instance")
+        return sum(covered_s(each.to_dict("records")) for _, each in of_instances)
     return gpus * end_s
-
-
-def union_s(spans: pd.DataFrame) -> float:
-    """Seconds in which at least one of `spans`, in the order of their starts, lasts."""
-    before = spans.end_s.cummax().shift(fill_value=0.0)
-    return float((spans.end_s - np.maximum(spans.start_s, before)).clip(lower=0).sum())
 
 
 def counters(found: pd.DataFrame, seen: pd.DataFrame) -> dict[str, int]:

@@ -12,7 +12,7 @@ from harness.experiments.compose import conf
 from harness.experiments.points import Point
 from harness.records.token_log import TokenLog
 from plots.aegaeon.attainment import judged
-from plots.aegaeon.factors import ends
+from plots.aegaeon.goodput import ends
 from plots.aegaeon.numbers import models_7b
 from plots.aegaeon.rounds import at_once, first_waits_s, on_time
 

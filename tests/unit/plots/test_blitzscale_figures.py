@@ -30,7 +30,7 @@ from plots.blitzscale.runs import (
     saved,
     since_the_run_began,
 )
-from plots.blitzscale.scaling import kv_tokens
+from plots.runs import held
 from systems.blitzscale.timeline import replay
 
 WORKLOADS = CONF / "experiment/blitzscale/workload"
@@ -116,7 +116,7 @@ def test_kv_in_the_window_is_that_of_the_warm_ups_requests_too(tmp_path: Path) -
     ).to_parquet(tmp_path / "requests.parquet")  # fmt: skip
     point = Point("", {WORKLOAD: "azure_conv"}, 0, tmp_path, "")
     assert since_the_run_began(point).arrival_s.tolist() == [-10.0, 1.0]
-    found = kv_tokens(since_the_run_began(point), 4)
+    found, _ = held(since_the_run_began(point), np.arange(4.0).astype(np.float64))
     assert found.tolist() == [5 + 1, 5 + 1, 5 + 2 + 7 + 1, 7 + 1]
 
 

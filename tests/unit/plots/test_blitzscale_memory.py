@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from harness.experiments.points import Point
-from plots.blitzscale import memory
+from plots.blitzscale import scaling
 from plots.blitzscale.runs import Latencies, Run
 from plots.conf import spec
 
@@ -48,17 +48,17 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
         run("serverlessllm", 2.0, "host-0", "host-1", "host-0", "ssd-1", room=9, least=0),
         run("blitzscale", 1.0, "gpu-0", room=9, least=0),
     ]
-    monkeypatch.setattr(memory, "runs", lambda points: found)
+    monkeypatch.setattr(scaling, "runs", lambda points: found)
     monkeypatch.setattr(Point, "config_hash", lambda self: "0")
-    return memory.memory([])
+    return scaling.memory([])
 
 
 def test_misses_are_told_by_what_idle_models_do_and_by_room(rows: pd.DataFrame) -> None:
     shares = rows[(rows.quantity == "share of loads that miss") & (rows.system == "serverlessllm")]
     found = {(row.idle, row.fits): row.value for row in shares.itertuples()}
-    assert found == {(memory.KEEP, 1): 0.5, (memory.GIVE, 8): 0.25}
+    assert found == {(scaling.KEEP, 1): 0.5, (scaling.GIVE, 8): 0.25}
 
 
 def test_what_is_saved_is_against_serverlessllm_with_the_same_memory(rows: pd.DataFrame) -> None:
     (saved,) = rows[rows.quantity == "share of mean TTFT saved"].itertuples()
-    assert (saved.idle, saved.fits, saved.value) == (memory.GIVE, 8, 0.5)
+    assert (saved.idle, saved.fits, saved.value) == (scaling.GIVE, 8, 0.5)

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plots.kunserve.bound import beside_bound
 from plots.kunserve.rates import arithmetic, over_best
-from plots.kunserve.regime import why_late
-from plots.kunserve.runs import LATENCIES, compared, held
+from plots.kunserve.regime import beside_bound, why_late
+from plots.kunserve.runs import LATENCIES, compared
 from plots.kunserve.spikes import spike
 from plots.kunserve.tables import PUBLISHED, ROWS, SYNTHETIC, agieval_cot, kv, model
 from plots.kunserve.timeline import throttled_s
 from plots.kunserve.variants import beside
+from plots.runs import held
 
 
 def test_tokens_are_held_from_the_first_token_on_and_queued_before() -> None:

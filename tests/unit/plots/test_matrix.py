@@ -11,7 +11,7 @@ import pytest
 
 from harness.records.interval import interval
 from plots.matrix.__main__ import TABLES, with_tables
-from plots.matrix.cells import Cell, cells, leaders, tied, union_s
+from plots.matrix.cells import Cell, cells, leaders, tied
 from plots.matrix.figures import REFERENCE, mark, tuned
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -100,8 +100,3 @@ def test_within_the_band_or_the_interval_no_system_is_before_another() -> None:
     found = {"a": cell(10, 10, 10), "b": cell(11, 11, 11), "c": cell(5, 5, 5)}
     assert leaders(found, 0.137) == ["a", "b"]
     assert leaders(found, 0.05) == ["b"]
-
-
-def test_spans_that_overlap_count_once() -> None:
-    spans = pd.DataFrame({"start_s": [0.0, 1.0, 5.0], "end_s": [3.0, 2.0, 6.0]})
-    assert union_s(spans) == 4.0
