@@ -36,6 +36,7 @@ from harness.experiments.capacity_search import Search
 from harness.experiments.points import Point
 from harness.files import read_json
 from plots.caption import caption
+from plots.grey import told_apart
 from plots.panels import legend_above
 from plots.style import figure, save, text_table
 
@@ -125,5 +126,6 @@ def drawn(name: str, folder: Path) -> Figure:
     if not (csv.is_file() and about.is_file()):
         raise UsageError(f"{name} has no table in {folder}: leave out --draw-only")
     made, said = of_paper(name.partition("_")[0])[name].plot(pd.read_csv(csv))
+    told_apart(made)
     caption(made, said, read_json(about)["origin"] or NOTHING)
     return made

@@ -24,6 +24,7 @@ from plots.style import log_scale
 SHARES = np.linspace(0.0, 1.0, 201)  # the shares that a CDF in a table has
 # A curve hides another that is nearer than this share of y's range or twice this share of y.
 SAME = 0.01
+FEW = "os^DvPX"  # markers of series with a point or two
 OVER = (0, (2, 2))  # the line of what lies on another curve, which shows in the gaps
 
 
@@ -33,7 +34,6 @@ class Look(NamedTuple):
     marker: str = ""
     line: Any = "-"
     size: float = 4  # of the marker, in points
-    hatch: str = ""  # of its bars
 
     @property
     def curve(self) -> dict[str, Any]:
@@ -65,7 +65,8 @@ def lines(
 ) -> None:  # fmt: skip
     """Draws `factor` x the mean of `y` over seeds, its range shaded. What lies on a curve is
     dashed; a curve all of which lies below is broader. One or two points are not joined; those of
-    several names at one `x` stand side by side, `apart` of the range of `x` from one another."""
+    several names at one `x` stand side by side, `apart` of the range of `x` from one another, and
+    are hollow where their curve would not be solid."""
     drawn: list[tuple[pd.Series, Line2D]] = []
     gap = apart * float(np.ptp(rows[x])) if len(rows) else 0.0
     counts = rows.dropna(subset=[y]).groupby(by)[x].nunique()
@@ -76,7 +77,8 @@ def lines(
         if name in few:
             at = shown.index + gap * (few.index(name) - (len(few) - 1) / 2)
             spread = [shown.below, shown.above]
-            axes.errorbar(at, mean, yerr=spread, fmt=look.marker or "o", **marked)
+            marked["mfc"] = look.colour if look.line == "-" else "white"
+            axes.errorbar(at, mean, yerr=spread, fmt=look.marker or FEW[few.index(name)], **marked)
         elif len(shown):
             (line,) = axes.plot(shown.index, mean, marker=look.marker, ls=look.line, **marked)
             axes.fill_between(
@@ -175,9 +177,8 @@ def bars(
     for k, (name, look) in enumerate(looks.items()):
         shown = over_seeds(rows[(rows[by] == name) & rows[x].isin(places)], x, y, factor)
         at = [places[value] + wide * (k - (len(looks) - 1) / 2) for value in shown.index]
-        how: dict[str, Any] = {"color": look.colour, "label": look.label, "hatch": look.hatch}
-        how |= {"yerr": [shown.below, shown.above], "error_kw": {"lw": 0.8}}
-        axes.bar(at, shown["mean"], 0.92 * wide, **how)
+        how: dict[str, Any] = {"color": look.colour, "label": look.label, "error_kw": {"lw": 0.8}}
+        axes.bar(at, shown["mean"], 0.92 * wide, yerr=[shown.below, shown.above], **how)
     axes.set_xticks(range(len(named)), list(named.values()))
     axes.grid(False, axis="x")
 

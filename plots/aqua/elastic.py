@@ -143,7 +143,7 @@ def paged_mb(point: Point, at_s: pd.Series, place: str) -> np.ndarray:
     return held[np.searchsorted(moves.end_s.to_numpy(float), at_s, side="right")] / 1e6
 
 
-@picture("aqua_fig12_live", live, ("aqua_live_elastic",), shape=(1, 3), size=(13, 4.0))
+@picture("aqua_fig12_live", live, ("aqua_live_elastic",), shape=(1, 3), size=(10, 3.6))
 def fig12_live(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 12 from a live run: a burst reaches the lender, it asks its memory back, the borrower's
     tensors go to DRAM and come back.

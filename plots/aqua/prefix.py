@@ -100,29 +100,29 @@ def tokens_per_s(point: Point) -> pd.DataFrame:
 @picture("aqua_fig09", contexts, ("aqua_fig09a", "aqua_fig09b"), shape=(1, 3), size=(12, 4.0))
 def fig09(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 9: TTFT of 30 requests, of which three ask about a cached document (a), and tokens/s of
-    OPT-30B on long prompts, KV streamed from DRAM and from a neighbour (c). (b) is not in the
+    OPT-30B on long prompts, KV streamed from DRAM and from a neighbour (b). (c) is not in the
     paper: what (a) says at other rates."""
-    traced, ratios, streams = axes
+    traced, streams, ratios = axes
     curves(traced, rows[rows.row == "request"], "order", "ttft_s", HITS)
     log_scale(traced, "y")
     traced.set(title="(a) Yi-34B-200K", xlabel="request, in order of arrival", ylabel="TTFT (s)")
     traced.set_ylim(top=20)  # the legend is above the curves
     lines(ratios, rows[rows.row == "ratio"], "rate_per_s", "ratio", RATIOS, by="against")
     ratios.axhline(3.5, color=PALETTE[7], lw=0.8, ls="--")
-    ratios.set(title="(b) TTFT on a hit, DRAM over AQUA", xlabel="requests/s", ylim=(0, None))
+    ratios.set(title="(c) TTFT on a hit, DRAM over AQUA", xlabel="requests/s", ylim=(0, None))
     for system, look in STREAMING.items():
         for overlap, said in OVERLAP.items():
             of = rows[(rows.row == "time") & (rows.system == system) & (rows.overlap == overlap)]
             line = "-" if overlap == "on" else ":"
             label = look.label + said
             streams.plot(of.at_s, of.tokens_per_s, color=look.colour, ls=line, label=label)
-    streams.set(title="(c) OPT-30B, 8,192 tokens", xlabel="seconds", ylabel="tokens/s")
+    streams.set(title="(b) OPT-30B, 8,192 tokens", xlabel="seconds", ylabel="tokens/s")
     log_scale(streams, "y")
     for panel in axes:
         panel.legend(loc="best", fontsize="small")
     return (
         f"(a): {SHOWN_PER_S:g} requests/s, seed {SHOWN_SEED}, the last 30 of 70; one in ten asks "
-        "about a document of 99,744 tokens that the first one computed. (b): mean and range of the "
-        "seeds; dashed: published. (c): equal prompts, one at a time; nothing is random. AQUA's 20 "
-        "prompts are done after 104 s if copies overlap."
+        "about a document of 99,744 tokens that the first one computed. (b): equal prompts, one at "
+        "a time; nothing is random. AQUA's 20 prompts are done after 104 s if copies overlap. (c): "
+        "mean and range of the seeds; dashed: published."
     )

@@ -84,7 +84,7 @@ def band(panel: Any, stable: pd.Series) -> None:
 
 @picture(
     "aqua_fig08_rates", rates, ("aqua_fig08_rates", "aqua_rates_low"), shape=(1, 3),
-    size=(11, 3.8), legend=4,
+    size=(10, 3.8), legend=4,
 )  # fmt: skip
 def fig08_rates(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 8's numbers by the rate that its burst doubles."""

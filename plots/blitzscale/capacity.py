@@ -183,7 +183,7 @@ def beside_fleets(points: Points) -> pd.DataFrame:
     ("blitzscale_fig17", "blitzscale_fig18", "blitzscale_load_azure_conv",
      "blitzscale_load_distserve", "blitzscale_capacity_azure_conv", "blitzscale_fig24",
      "blitzscale_load_burstgpt_7b", "blitzscale_capacity_burstgpt_7b"),
-    searches=CAPACITY, shape=(2, 3), size=(11, 6), legend=3,
+    searches=CAPACITY, shape=(2, 3), size=(10, 6), legend=3,
 )  # fmt: skip
 def load_fleets(axes: Panels, rows: pd.DataFrame) -> str:
     """Figs. 18 and 24 by load: BlitzScale beside fixed fleets on all GPUs and on half. The load is

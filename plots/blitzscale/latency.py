@@ -205,7 +205,7 @@ def colocation(points: Points) -> pd.DataFrame:
 
 
 @picture(
-    "blitzscale_fig24", colocation, ("blitzscale_fig24",), shape=(1, 3), size=(11, 3.4), legend=3
+    "blitzscale_fig24", colocation, ("blitzscale_fig24",), shape=(1, 3), size=(10, 3.4), legend=3
 )
 def fig24(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 24: PD colocation, Llama2-7B and BurstGPT, beside vLLM on all GPUs and on half. The

@@ -78,7 +78,7 @@ def fig03(axes: Panels, rows: pd.DataFrame) -> str:
         for link, gbps in LINKS.items():
             panel.axvline(gbps, color="0.5", lw=0.7, ls=":")
             side = "left" if link == "PCIe" else "right"
-            panel.text(gbps, 100, link, rotation=90, fontsize=6, va="top", ha=side)
+            panel.text(gbps, 100, link, rotation=90, fontsize=8, va="top", ha=side)
         limit_s = SLOS_S[workload][name == "TBT"]
         panel.set(
             title=f"({letter}) {name}, {WORKLOADS[workload].rpartition(',')[0]}", ylim=(-2, 102),

@@ -110,7 +110,7 @@ def chains(points: Points) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(inputs="ours")
 
 
-@picture("blitzscale_fig13", chains, shape=(1, 3), size=(11, 2.6))
+@picture("blitzscale_fig13", chains, shape=(1, 3), size=(10, 2.6))
 def fig13(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 13: a chain forwards layer by layer (a), and which of two targets comes first in it (b).
     By the planner's own arithmetic (`arrivals_s`), in the time that a layer takes at rate 1. Each
@@ -122,7 +122,7 @@ def fig13(axes: Panels, rows: pd.DataFrame) -> str:
             panel.barh(node, 1 / rate, left=end - 1 / rate, edgecolor="white", color=colour)
             panel.text(end - 0.5 / rate, node, f"{layer:.0f}", ha="center", va="center")
             labels[node] = f"target {node:.0f}, rate {rate:g}"
-        panel.set_yticks(list(labels), list(labels.values()), fontsize=7)
+        panel.set_yticks(list(labels), list(labels.values()))
         panel.set(title=name, xlim=(0, 7), ylim=(len(labels) + 0.5, 0.5), xlabel="layer times")
         panel.grid(False, axis="y")
     return f"The planner's arithmetic, nothing was run. {CHAIN_LAYERS} layers; (b) has two orders."

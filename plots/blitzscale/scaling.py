@@ -62,7 +62,7 @@ def _demand(run: Run) -> Iterator[dict[str, Any]]:
 
 @picture(
     "blitzscale_fig01", table_of(_demand, ["vllm_full"]), ("blitzscale_fig24",), shape=(1, 3),
-    size=(11, 3),
+    size=(10, 3),
 )  # fmt: skip
 def fig01(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 1: BurstGPT's requests, the prefills that they need, and the KV of those that decode.

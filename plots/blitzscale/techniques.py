@@ -59,7 +59,7 @@ def fig20(axes: Panels, rows: pd.DataFrame) -> str:
     for panel, mine, name, workload in facets(axes, shown, latency=LATENCIES, workload=WORKLOADS):
         looks = {f"{which} {name}": Look(*look) for which, look in PERCENTILES.items()}
         bars(panel, mine, "system", "value", looks, by="quantity", groups=STEPS)
-        panel.tick_params(axis="x", labelsize=7)
+        panel.tick_params(axis="x", labelsize=8)
         panel.set(title=WORKLOADS[workload], ylabel=f"{name} (s)")
     return "Mean and range of seeds. S-LLM: TTL 5 min."
 
@@ -84,7 +84,7 @@ def ssd(axes: Panels, rows: pd.DataFrame) -> str:
     names = ("mean TTFT", "P95 TTFT")
     for panel, mine, name, workload in facets(axes, rows, quantity=names, workload=COLD):
         bars(panel, mine, "system", "value", {name: ONE}, by="quantity", groups=FROM_SSD)
-        panel.tick_params(axis="x", labelsize=7)
+        panel.tick_params(axis="x", labelsize=8)
         panel.set(title=COLD[workload] if name == "mean TTFT" else "", ylabel=f"{name} (s)")
         log_scale(panel, "y")
     return (
@@ -130,7 +130,7 @@ def schedulers(axes: Panels, rows: pd.DataFrame) -> str:
     world: no live pair, as Fig. 20's +Multicast."""
     for panel, mine, workload, name in facets(axes, rows, workload=SCHEDULED, quantity=TTFTS):
         bars(panel, mine, "scheduler", "value", {name: ONE}, by="quantity", groups=DECIDING)
-        panel.tick_params(axis="x", labelsize=6)
+        panel.tick_params(axis="x", labelsize=8.3)
         panel.set(title=WORKLOADS[workload].rpartition(",")[0], ylabel=f"{name} (s)")
     return "Mean and range of seeds, at half of the capacity by requests."
 
@@ -208,7 +208,7 @@ def tbt(axes: Panels, rows: pd.DataFrame) -> str:
         bars(
             panel, mine, "system", "value", PRESCALING, by="prescaling", factor=1000, groups=WAITING
         )
-        panel.tick_params(axis="x", labelsize=6)
+        panel.tick_params(axis="x", labelsize=8.3)
         title = f"{GAPS[name]},\n{load} of the capacity"
         panel.set(title=title, ylabel="mean gap (ms)", ylim=(0, None))
     return (

@@ -254,7 +254,7 @@ def over_best(rows: pd.DataFrame) -> pd.DataFrame:
 
 @picture(
     "kunserve_fig16", plans, ("kunserve_fig16", "kunserve_fig16_groups"), shape=(1, 5),
-    size=(13, 4.0), legend=4, quick=False,
+    size=(13, 4.8), legend=4, quick=False,
 )  # fmt: skip
 def fig16(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 16: throughput-greedy plans (Algorithm 1), memory-greedy and exhaustive ones, and the
@@ -268,7 +268,7 @@ def fig16(axes: Panels, rows: pd.DataFrame) -> str:
     p99 = of_groups.groupby("groups").ttft_p99_s.mean().sort_values(ascending=False)
     axes[4].barh([name.strip("[]") for name in p99.index], p99, color="0.6")
     axes[4].set(title="P99 TTFT (s), by groups", xlabel="s")
-    axes[4].tick_params(axis="y", labelsize=6)
+    axes[4].tick_params(axis="y", labelsize=8.3)
     axes[4].grid(False, axis="y")
     return (
         "Azure code arrivals. Eight instances of 14B with 9.4 GB of KV each, load 0.5. Mean and "

@@ -138,7 +138,7 @@ def _polls(point: Point) -> pd.DataFrame:
     by_place,
     ("kunserve_regime", ROOMY, MODEST),
     shape=(1, 4),
-    size=(13, 4.0),
+    size=(13, 5.6),
     legend=4,
 )
 def regime(axes: Panels, rows: pd.DataFrame) -> str:
@@ -196,8 +196,8 @@ def _violations(panel: Axes, rows: pd.DataFrame) -> None:
             panel.barh(at, 100 * means[column], 0.25, left=begun, color=colour, label=label)
             begun = begun + 100 * means[column].to_numpy()
         for y, x in zip(at, begun, strict=True):
-            panel.text(x + 1, y, letter, fontsize=6, va="center")
-    panel.set_yticks(range(len(names)), [PLACES[name][0] for name in names], fontsize=6)
+            panel.text(x + 1, y, letter, fontsize=8.3, va="center")
+    panel.set_yticks(range(len(names)), [PLACES[name][0] for name in names], fontsize=8.3)
     panel.grid(False, axis="y")
     panel.margins(x=0.08)
     panel.set(title="SLO violated (%)", xlabel="share of requests (%)")

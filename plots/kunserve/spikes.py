@@ -205,7 +205,7 @@ def live(points: Points) -> pd.DataFrame:
 
 
 @picture(
-    "kunserve_fig15_live", live, ("kunserve_live",), shape=(len(ROWS), len(LIVE)), size=(15, 9.5),
+    "kunserve_fig15_live", live, ("kunserve_live",), shape=(len(ROWS), len(LIVE)), size=(13.8, 9.5),
     legend=7,
 )  # fmt: skip
 def fig15_live(axes: Panels, rows: pd.DataFrame) -> str:

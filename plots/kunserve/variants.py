@@ -38,9 +38,9 @@ CONTROL = {  # of each: nothing dropped, on its engine
 }
 PLACES = {
     "gb33": "33 GB, load 0.5", "gb9": "9.4 GB, load 0.5", "gb33_busy": "33 GB, load 0.7",
-    "gb33_long": "33 GB, bursts\ntwice as long", "gb9_rows": "9.4 GB, BurstGPT's\narrivals",
+    "gb33_long": "33 GB, bursts\ntwice as long", "gb9_rows": "9.4 GB, Burst-\nGPT's arrivals",
     "azureconv": "33 GB, AzureConv",
-    "agieval_cot": "33 GB, AGIEval-CoT\n(SYNTHETIC)",
+    "agieval_cot": "33 GB, AGIEval-\nCoT (SYNTH.)",
 }  # fmt: skip
 EXPERIMENTS = (
     "kunserve_variants", "kunserve_regime", "kunserve_variants_azureconv",
@@ -91,7 +91,7 @@ def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
     groups = {name: f"{label}\n({100 * memory[name]:.0f} %)" for name, label in PLACES.items()}
     for panel, (column, (title, factor)) in zip(axes, shown.items(), strict=True):
         bars(panel, rows, "point", column, VARIANTS, factor=factor, groups=groups)
-        panel.tick_params(axis="x", labelsize=6.5)
+        panel.tick_params(axis="x", labelsize=8.2)
         panel.set_title(title)
     return (
         "Azure code arrivals, BurstGPT's lengths but where named. Eight instances of 14B (the last "

@@ -16,16 +16,21 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from plots.grey import GREYS, entries, look
+
 SLACK_PX = 1.5  # by which boxes of text may touch
 SAME_PX = 1.0  # curves nearer than this cover each other
 HIDDEN = 0.95  # share of a curve that another covers
+PRINT_IN, LANDSCAPE_IN = 7.0, 9.5  # what a page of two columns has, upright and turned
+UPRIGHT_IN = 10.0  # figures that are wider are printed on a turned page
+SMALLEST_PT = 6.0
 
 
 def faults(made: Figure) -> list[str]:
     FigureCanvasAgg(made)
     made.canvas.draw()
     panels = [axes for axes in made.axes if axes.get_visible()]
-    found = [*_texts(made), *_letters(panels)]
+    found = [*_texts(made), *_letters(panels), *_alike(made), *_small(made)]
     for axes in panels:
         if axes.axison:
             found += [*_empty(axes), *_ticks(axes), *_unlabelled(axes, panels)]
@@ -96,6 +101,41 @@ def _letters(panels: list[Axes]) -> Iterator[str]:
     letters = [found[1] for axes in panels if (found := re.match(r"\((\w)\)", axes.get_title()))]
     for letter in sorted({each for each in letters if letters.count(each) > 1}):
         yield f"two panels are ({letter})"
+
+
+# --- in print
+
+
+def _alike(made: Figure) -> Iterator[str]:
+    """Series of one legend that differ by their colour alone, and hardly in grey."""
+    looks: dict[str, Any] = {}
+    for name, each in entries(made):
+        looks.setdefault(name, look(each))
+    for legend in [*made.legends, *(axes.get_legend() for axes in made.axes)]:
+        names = [text.get_text() for text in legend.get_texts()] if legend else []
+        for name, other in combinations(names, 2):
+            (shape, grey), (same, near) = looks[name], looks[other]
+            if shape == same and abs(grey - near) < GREYS:
+                yield f"{name!r} and {other!r} are alike in grey"
+
+
+def _small(made: Figure) -> Iterator[str]:
+    """Words that cannot be read in print. What stands below a figure does not count, for a paper's
+    own caption has its place, nor do tables, which are set as text."""
+    if not any(axes.axison for axes in made.axes):
+        return
+    page_in = LANDSCAPE_IN if made.get_figwidth() > UPRIGHT_IN else PRINT_IN
+    scale = min(1.0, page_in / made.get_figwidth())
+    unread = {*made.texts, *(text for axes in made.axes for text in _undrawn(axes))}
+    below = made.get_supxlabel()
+    sizes = {
+        scale * text.get_fontsize(): text.get_text()
+        for text in made.findobj(Text)
+        if text.get_visible() and text.get_text().strip() and text not in unread
+        if text.get_text() != below
+    }
+    if min(sizes) < SMALLEST_PT:
+        yield f"{sizes[min(sizes)]!r} has {min(sizes):.1f} pt in print"
 
 
 # --- panels
