@@ -8,7 +8,6 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from plots.figure import drawn
@@ -21,17 +20,12 @@ Embed = Callable[[Path], dict[str, str]]
 def picture(path: Path) -> dict[str, str]:
     """`path`: a PNG, or a figure's CSV, which is drawn. `src` is its data URL, `of` the beginning
     of the file's sha256, by which the page tells what it was made of."""
-    if path.suffix == ".png":
-        with Image.open(path) as found:
-            made = found.convert("RGB")
-    else:
-        figure = drawn(path.stem, path.parent)
+    png, webp = io.BytesIO(path.read_bytes()), io.BytesIO()
+    if path.suffix != ".png":
         png = io.BytesIO()
-        FigureCanvasAgg(figure)
-        figure.savefig(png, dpi=BESIDE_DPI, format="png")
-        with Image.open(png) as found:
-            made = found.convert("RGB")
-    webp = io.BytesIO()
+        drawn(path.stem, path.parent).savefig(png, dpi=BESIDE_DPI, format="png")
+    with Image.open(png) as found:
+        made = found.convert("RGB")
     made.quantize(COLOURS, Image.Quantize.FASTOCTREE).convert("RGB").save(
         webp, "WEBP", lossless=True, quality=80
     )

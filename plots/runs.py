@@ -76,6 +76,12 @@ def number(text: str) -> Any:
         return text
 
 
+def beside(rows: pd.DataFrame, base: pd.DataFrame, column: str, keys: list[str]) -> pd.Series:
+    """`column` of `base` with the same `keys`, for each of `rows`; nan where there is none."""
+    found = base.set_index(keys)[column].reindex(pd.MultiIndex.from_frame(rows[keys]))
+    return found.set_axis(rows.index)
+
+
 def events(path: Path, *kinds: str) -> pd.DataFrame:
     """The run's device events of `kinds`, their fields as columns."""
     found = pq.read_table(path / "events.parquet", filters=[("kind", "in", kinds)])

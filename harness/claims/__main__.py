@@ -38,7 +38,7 @@ from harness.claims.assess import Judged, by_profile, conditional, judged
 from harness.claims.judging import RULE, VERDICTS
 from harness.claims.ledger import Paper, load
 from harness.claims.page import Papers
-from harness.claims.record import as_json, tally
+from harness.claims.record import as_json, committed, tally
 from harness.claims.registration import Change
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
@@ -149,12 +149,12 @@ def locked(papers: Papers) -> dict[str, Any]:
 
 def _changes(papers: Papers, lock: Mapping[str, Any], why: str) -> list[Change]:
     before = read_json(CLAIMS / LOCK) if (CLAIMS / LOCK).is_file() else {}
-    old = {name: _committed(name) for name in papers}
-    now = {name: {row.claim.id: row for row in rows} for name, (_, rows) in papers.items()}
+    old = {name: row for name, row in committed(CLAIMS).items() if "registered" in row}
+    now = {(name, row.claim.id): row for name, (_, rows) in papers.items() for row in rows}
     today = datetime.now(UTC).date().isoformat()
     found = []
     for paper, claim in registration.changed(before, lock):
-        was, row = old.get(paper, {}).get(claim), now.get(paper, {}).get(claim)
+        was, row = old.get((paper, claim)), now.get((paper, claim))
         fields = registration.differences(
             claim,
             was["registered"] if was else None,
@@ -166,12 +166,6 @@ def _changes(papers: Papers, lock: Mapping[str, Any], why: str) -> list[Change]:
             for what, before, after in fields
         ]
     return found
-
-
-def _committed(paper: str) -> dict[str, dict[str, Any]]:
-    path = CLAIMS / f"{paper}.json"
-    rows = read_json(path)["claims"] if path.is_file() else []
-    return {row["id"]: row for row in rows if "registered" in row}
 
 
 def written(papers: Papers, lock: Mapping[str, Any], changes: Sequence[Change]) -> dict[Path, str]:

@@ -5,15 +5,17 @@ Nothing that is committed is touched: the verdicts are printed, and written wher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.claims.assess import Judged, conditional, judged
 from harness.claims.data import as_csv, differences, read
 from harness.claims.ledger import Claim, load
 from harness.claims.page import published, table, values, verdict
+from harness.claims.record import committed
 from harness.errors import UsageError
-from harness.files import read_json, write_text, writing
+from harness.files import write_text, writing
 
 
 def of_folder(folder: Path, ledgers: Path, out: Path | None) -> int:
@@ -30,13 +32,9 @@ def of_folder(folder: Path, ledgers: Path, out: Path | None) -> int:
         rows += [(each, of_paper) for each in conditional(found)]
     if not rows:
         raise UsageError(f"{folder} has no FIGURE.csv and FIGURE.json that a claim rests on")
-    committed = {
-        (path.stem, row["id"]): row["verdict"]
-        for path in ledgers.glob("*.json") if path.stem != "lock"
-        for row in read_json(path)["claims"]
-    }  # fmt: skip
+    before = committed(ledgers)
     head = ["claim", "published", "value", "verdict", "committed", ""]
-    lines = table(head, (_cells(each, committed) for each, _ in rows))
+    lines = table(head, (_cells(each, before) for each, _ in rows))
     print("\n".join(lines))
     if out is not None:
         with writing(out):
@@ -53,11 +51,11 @@ def _by(claim: Claim, folder: Path) -> Judged:
         return Judged(claim, "not attempted", str(error))
 
 
-def _cells(each: Judged, committed: dict[tuple[str, str], str]) -> list[str]:
+def _cells(each: Judged, before: Mapping[tuple[str, str], Mapping[str, Any]]) -> list[str]:
     claim = each.claim
-    before = committed.get((claim.paper, claim.id), "none")
+    was = before.get((claim.paper, claim.id), {"verdict": "none"})["verdict"]
     name = f"{claim.paper}/{claim.id}"
-    return [name, published(claim), values(claim, each.ours), verdict(each), before, each.why]
+    return [name, published(claim), values(claim, each.ours), verdict(each), was, each.why]
 
 
 def check_file(path: Path, ledgers: Path) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from harness.claims.assess import Judged
 from harness.claims.judging import JUDGED, RULE, VERDICTS
 from harness.claims.registration import registered
+from harness.files import read_json
 
 
 def as_json(paper: str, judged: Sequence[Judged]) -> dict[str, Any]:
@@ -47,6 +49,14 @@ def _value(each: Judged) -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def committed(ledgers: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The rows of every PAPER.json in `ledgers`, by paper and claim."""
+    papers = {path.stem: path for path in ledgers.glob("*.json") if path.stem != "lock"}
+    return {
+        (name, row["id"]): row for name, path in papers.items() for row in read_json(path)["claims"]
+    }
 
 
 def tally(judged: Iterable[Judged]) -> Counter[str]:

@@ -17,6 +17,7 @@ from harness.claims.assess import Judged, conditional, figure_table, judged
 from harness.claims.expressions import evaluate
 from harness.claims.judging import MIN_SEEDS
 from harness.claims.ledger import Claim
+from harness.claims.record import committed
 from harness.errors import UsageError
 from harness.experiments.figures import described, only_simulated, published
 from harness.files import read_json
@@ -64,11 +65,7 @@ def _listed(values: Sequence[Any] | None) -> str:
 def judged_again(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
     """Judges each claim by its figure's table in `out`, beside its committed verdict. A claim whose
     condition was not asked for is not compared."""
-    committed = {
-        (path.stem, row["id"]): row
-        for path in CLAIMS.glob("*.json") if path.stem != "lock"
-        for row in read_json(path)["claims"]
-    }  # fmt: skip
+    earlier = committed(CLAIMS)
     known = {claim.id for claim in claims}
     made: list[Judged] = []
     for claim in claims:
@@ -78,7 +75,7 @@ def judged_again(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
             yield Row("claim", f"{claim.paper}/{claim.id}", FAILED, str(error))
     for paper in dict.fromkeys(claim.paper for claim in claims):
         for found in conditional([each for each in made if each.claim.paper == paper]):
-            before = committed.get((paper, found.claim.id), {"verdict": "none", "ours": []})
+            before = earlier.get((paper, found.claim.id), {"verdict": "none", "ours": []})
             outcome, told = _against(found, before)
             if found.claim.given is not None and found.claim.given not in known:
                 outcome, told = UNTOLD, f"{told}, without its condition {found.claim.given}"

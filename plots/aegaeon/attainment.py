@@ -21,9 +21,10 @@ from harness.experiments.capacity_search import Search
 from harness.experiments.points import Point
 from harness.records.attainment import Attained
 from harness.records.slo import Slo
-from harness.records.token_log import Floats, TokenLog
+from harness.records.token_log import TokenLog
 from plots.figure import Panels, Points, picture
 from plots.panels import Look, facets, lines
+from plots.runs import beside as beside_base
 from plots.runs import table as of_runs
 from plots.style import PALETTE
 
@@ -255,7 +256,6 @@ def end_of(curve: pd.DataFrame, metric: str) -> tuple[float, float]:
     return (nan if isinstance(end, Beyond) else end), float(end)
 
 
-def aegaeons(ends: pd.DataFrame, keys: list[str], column: str = "goodput") -> Floats:
+def aegaeons(ends: pd.DataFrame, keys: list[str], column: str = "goodput") -> pd.Series:
     """Aegaeon's `column` beside each row: that with the same `keys`."""
-    ours = ends[ends.system == "aegaeon"].set_index(keys)[column]
-    return ours.reindex(pd.MultiIndex.from_frame(ends[keys])).to_numpy()
+    return beside_base(ends, ends[ends.system == "aegaeon"], column, keys)

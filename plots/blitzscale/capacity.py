@@ -13,7 +13,16 @@ from harness.claims.expressions import crossing
 from harness.experiments.capacity_search import Search
 from harness.experiments.compose import composed
 from plots.blitzscale.latency import COLOCATED
-from plots.blitzscale.runs import MEASURES, SYSTEMS, WORKLOADS, Run, gpu_seconds, runs, saved
+from plots.blitzscale.runs import (
+    MEASURES,
+    SYSTEMS,
+    WORKLOADS,
+    Run,
+    end_s,
+    gpu_seconds,
+    runs,
+    saved,
+)
 from plots.figure import Panels, Points, Words, picture, text
 from plots.panels import facets, lines
 from plots.runs import config
@@ -123,14 +132,8 @@ def _of_run(run: Run) -> Iterator[dict[str, Any]]:
     slo, found = run.config()["slo"], run.latencies
     late = (found.ttft > slo["ttft_s"]) | (found.tpot > slo["tbt_s"])  # of one token has no tpot
     yield run.row("requests on time", 1 - float(late.mean()))
-    every = _end_s(run) * run.config()["hardware"]["num_devices"]
+    every = end_s(run) * run.config()["hardware"]["num_devices"]
     yield run.row("share of all GPUs' time saved", 1 - gpu_seconds(run) / every)
-
-
-def _end_s(run: Run) -> float:
-    """When the last token came, from the window's start."""
-    found = run.latencies
-    return max(float(found.at.max()), float((found.arrival + found.ttft).max()))
 
 
 @picture(
@@ -173,7 +176,7 @@ def beside_fleets(points: Points) -> pd.DataFrame:
         if run.system in FLEETS.get(workload, ()):
             about = {"rate": rate, "load": rate / of[workload]}
             made = [run.row("mean TTFT", MEASURES["mean TTFT"](run)), *_of_run(run)]
-            made.append(run.row("GPUs held", gpu_seconds(run) / _end_s(run)))
+            made.append(run.row("GPUs held", gpu_seconds(run) / end_s(run)))
             rows += [row | about for row in made]
     return pd.DataFrame(rows)
 

@@ -25,7 +25,7 @@ from plots.blitzscale.runs import (
     saved,
 )
 from plots.figure import Panels, Points, picture
-from plots.panels import curves
+from plots.panels import curves, facets
 from plots.style import PALETTE, log_scale
 
 DRAWN = {name: SYSTEMS[name] for name in ("blitzscale", "serverlessllm", "allcache")}
@@ -155,8 +155,7 @@ def fig18(axes: Panels, rows: pd.DataFrame) -> str:
     A request violates its SLO where its TTFT or its mean TBT is over 5 times the mean. The paper
     does not say whose mean: DistServe (full)'s and each system's own are both in the table."""
     plot_cdfs(axes[:2], rows, BESIDE_DISTSERVE)
-    for panel, system in zip(axes[2:], HOLDING, strict=True):
-        mine = rows[rows.system == system]
+    for panel, mine, system in facets(axes[2:], rows, system=HOLDING):
         levels = [mine[mine.quantity == f"GPUs held, {role}"] for role in ROLES]
         panel.stackplot(
             levels[0].x, [level.value for level in levels], colors=list(ROLES.values()),

@@ -226,13 +226,20 @@ def gpu_seconds(run: Run) -> float:
     """GPU-seconds held from the window's start to the last token; a system without slots holds all
     GPUs."""
     if run.point.manifest()["choices"]["system"] != "vllm":
-        slots = run.slots()
-        return float(
-            ((slots.end_s - slots.start_s.clip(lower=0)).clip(lower=0) * slots.num_devices).sum()
-        )
+        return held_s(run.slots())
+    return float(run.config()["hardware"]["num_devices"]) * end_s(run)
+
+
+def held_s(slots: pd.DataFrame) -> float:
+    """GPU-seconds of `slots` from the window's start."""
+    times_s = (slots.end_s - slots.start_s.clip(lower=0)).clip(lower=0)
+    return float((times_s * slots.num_devices).sum())
+
+
+def end_s(run: Run) -> float:
+    """When the last token came, from the window's start."""
     found = run.latencies
-    end_s = max(float(found.at.max()), float((found.arrival + found.ttft).max()))
-    return float(run.config()["hardware"]["num_devices"]) * end_s
+    return max(float(found.at.max()), float((found.arrival + found.ttft).max()))
 
 
 def latency_cdfs(found: Sequence[Run], systems: Iterable[str]) -> list[dict[Any, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from plots.blitzscale.latency import ROLES
-from plots.blitzscale.runs import MEASURES, SYSTEMS, Run, from_ssd, runs, saved, table_of
+from plots.blitzscale.runs import MEASURES, SYSTEMS, Run, from_ssd, held_s, runs, saved, table_of
 from plots.figure import Points, Words, text
 
 DIVIDED = ("blitzscale", "no_prescaling", "distserve_half", "distserve_half_6_2")
@@ -22,9 +22,7 @@ def _held(run: Run) -> Iterator[dict[str, Any]]:
     end_s = float(slots.end_s.max())
     yield from run.rows({name: MEASURES[name](run) for name in names})
     for role in ROLES:
-        mine = slots[slots.role == role]
-        times_s = (mine.end_s - mine.start_s.clip(lower=0)).clip(lower=0)
-        yield run.row(f"mean GPUs, {role}", float((times_s * mine.num_devices).sum()) / end_s)
+        yield run.row(f"mean GPUs, {role}", held_s(slots[slots.role == role]) / end_s)
 
 
 @text(

@@ -22,12 +22,13 @@ from plots.blitzscale.runs import (
 )  # fmt: skip
 from plots.figure import Panels, Points, picture
 from plots.panels import Look, bars, facets
+from plots.runs import beside
 from plots.style import PALETTE, log_scale
 
 STEPS = {
     "serverlessllm": "S-LLM",
     "network": "+Network",
-    "multicast": "+Multicast",
+    "multicast": "+Multi-\ncast",
     "blitzscale": "+ZigZag",
 }
 LATENCIES = ("TTFT", "TBT")
@@ -115,7 +116,8 @@ def by_scheduler(points: Points) -> pd.DataFrame:
             values = {name: MEASURES[name](run) for name in TTFTS}
             rows += run.rows(values, scheduler=scheduler, config_hash=run.point.config_hash())
     found = pd.DataFrame(rows)
-    ours = beside(found, found[found.scheduler == "ilp_free"], ["quantity", "workload", "seed"])
+    base = found[found.scheduler == "ilp_free"]
+    ours = beside(found, base, "value", ["quantity", "workload", "seed"])
     over = found.assign(value=found.value / ours, quantity=found.quantity + " over ILP-free")
     return pd.concat([found, over], ignore_index=True)
 
@@ -149,18 +151,12 @@ def gaps(points: Points) -> pd.DataFrame:
     found["load"] = np.where(found.rate == found.rate.min(), "half", "all")
     mean = found[found.quantity == "mean TBT"]
     ours, others = mean[mean.system == "blitzscale"], mean[mean.system != "blitzscale"]
-    share = 1 - beside(others, ours, ["prescaling", "load", "seed"]) / others.value
+    share = 1 - beside(others, ours, "value", ["prescaling", "load", "seed"]) / others.value
     saved = others.assign(
         quantity="share of mean TBT saved", against=others.system, system="blitzscale",
         value=share, mechanism=others.loads_from_ssd,
     )  # fmt: skip
     return pd.concat([found, saved], ignore_index=True)
-
-
-def beside(rows: pd.DataFrame, base: pd.DataFrame, keys: list[str]) -> pd.Series:
-    """The value of `base` with the same `keys`, for each of `rows`."""
-    of_base = base.set_index(keys).value.reindex(pd.MultiIndex.from_frame(rows[keys]))
-    return of_base.set_axis(rows.index)
 
 
 def _gaps(run: Run) -> Iterator[dict[str, Any]]:

@@ -22,8 +22,8 @@ SYSTEMS = {
     "llumnix_migration": Look("Llumnix (migration)", PALETTE[2], "^", line="--"),
     "llumnix_pipeline": Look("Llumnix (pipeline)", PALETTE[3], "D"),
     "vllm": Look("vLLM, recompute", PALETTE[7], "v"),
-    "vllm_kv_swap": Look("vLLM, KV swap", PALETTE[4], "v"),
-    "vllm_parameter_swap": Look("vLLM, parameter swap", PALETTE[5], "v"),
+    "vllm_kv_swap": Look("vLLM, KV swap", PALETTE[4], "<"),
+    "vllm_parameter_swap": Look("vLLM, parameter swap", PALETTE[5], ">"),
 }
 OTHERS = ("kunserve_control", "llumnix_replication", "llumnix_migration", "llumnix_pipeline")
 WHOLE = (  # whose instances hold all parameters

@@ -33,7 +33,7 @@ from plots.kunserve.timeline import (
     timeline,
     timeline_rows,
 )
-from plots.panels import Look
+from plots.panels import Look, facets
 from plots.runs import Floats, events
 from plots.style import PALETTE, log_scale
 
@@ -65,12 +65,12 @@ def fig01(axes: Panels, rows: pd.DataFrame) -> str:
     axes[1].plot(shown.time_s, shown.demand, color="0.3", lw=1.1)
     axes[1].axhline(1, color="0.4", lw=0.8, ls="--")
     axes[1].set(title="(b) KV demand, vLLM", ylabel="of the memory", ylim=(0, None))
-    for panel, (name, letter) in zip(axes[2:], THROTTLED.items(), strict=True):
-        shown, look = rows[rows.series == name], SYSTEMS[name]
+    for panel, shown, name in facets(axes[2:], rows, series=THROTTLED):
+        look = SYSTEMS[name]
         highest, mean = 1e3 * shown.ttft_per_token_max_s, 1e3 * shown.ttft_per_token_s
         panel.plot(shown.time_s, highest, ".", color=look.colour, ms=4, label="highest of 0.5 s")
         panel.plot(shown.time_s, mean, color="0.3", lw=0.9, label="mean of 2 s")
-        panel.set(title=f"{letter} {look.label}", ylabel="TTFT per input\ntoken (ms)")
+        panel.set(title=f"{THROTTLED[name]} {look.label}", ylabel="TTFT per input\ntoken (ms)")
         log_scale(panel, "y")
         panel.sharey(axes[2])
     share_seconds(axes)
