@@ -1,10 +1,11 @@
 """Every YAML composes, and builds what it names: a broken option cannot land.
 
-No engine is started: what is built is all that is built before one.
+No engine is started: what is built is all that is built before one. Models are built by
+tests/unit/calibrate/test_zoo.py, SLOs by tests/unit/metrics/test_slo.py.
 """
 
-import json
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from harness.configuration.config import build, typed
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
-from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement
 from harness.running.client import Client
 from harness.running.prepare import KEYS, Prepared, prepare
@@ -81,13 +81,6 @@ def test_the_base_composes_and_has_only_known_keys() -> None:
     typed(plain(config.client), Client.Config, "client")
 
 
-@pytest.mark.parametrize("name", options("model"))
-def test_models(name: str) -> None:
-    spec = typed(plain(composed(f"model={name}").model), ModelSpec, "model")
-    assert spec.name == name
-    assert spec.num_heads % spec.num_kv_heads == 0
-
-
 @pytest.mark.parametrize("name", options("hardware"))
 def test_hardware(name: str) -> None:
     profile = typed(plain(composed(f"hardware={name}").hardware), Hardware, "hardware")
@@ -125,26 +118,18 @@ def placements(parts: Prepared) -> list[Placement]:
     return list(parts.system.place(parts.system_config, parts.models, parts.hardware, demand))
 
 
-@pytest.mark.parametrize("name", options("slo"))
-def test_slos(name: str, tmp_path: Path) -> None:
-    config = composed("+system=vllm", "+workload=azure_code", f"slo={name}", *FEW)
-    if "baseline" in config.slo:  # relative to a run
-        with pytest.raises(UsageError, match=r"slo\.baseline"):
-            prepare(config)
-        rows = {"ttft_s": {"mean": 0.4, "p50": 0.4}, "tpot_s": {"mean": 0.02, "p50": 0.02}}
-        rows["tbt_s"] = rows["tpot_s"]
-        (tmp_path / "summary.json").write_text(json.dumps(rows))
-        config.slo.baseline = str(tmp_path)
-    slo = prepare(config).slo
-    assert slo.name == name
-    assert 0 < slo.tbt_s < slo.ttft_s
+@cache
+def with_engine(name: str) -> DictConfig:
+    return composed("+system=vllm", f"engine={name}", *NEEDED.get(name, []))
 
 
 @pytest.mark.parametrize("name", options("system"))
 def test_systems_resolve_in_every_engine_and_place_their_instances(name: str) -> None:
     words = (f"+system='{name}'", "+workload=azure_code")
+    config = composed(*words)
     for engine in options("engine"):
-        OmegaConf.resolve(composed(*words, f"engine={engine}", *NEEDED.get(engine, [])))
+        config.engine = with_engine(engine).engine
+        OmegaConf.to_container(config, resolve=True)
     roomy = (*words, "engine=sim", "hardware=h800x16")
     for model_set in ([], ["model_set=one", "model=llama2-13b"]):  # its own, and a single model
         parts = prepared(*roomy, *model_set)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-INPUTS = int(os.environ.get("FUZZ_INPUTS", "400"))
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "150"))
 
 
 def inputs(share: float) -> Callable[[Any], Any]:

@@ -35,7 +35,7 @@ def probes_of(
 WHOLE = Span("n", 1, 64, True, 0.02)
 
 
-@pytest.mark.parametrize("edge", range(1, 64))
+@pytest.mark.parametrize("edge", [1, 2, 31, 32, 33, 50, 62, 63])
 def test_the_edge_is_found_from_either_side(edge: int) -> None:
     rising = search(WHOLE, probes_of(lambda v: v > edge))
     assert answer(WHOLE, rising, "c") == f"c holds from n={edge + 1} on"

@@ -92,18 +92,18 @@ def mean_wait_s(recorder: Recorder) -> float:
     return float(np.mean(waits))
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("load", [0.3, 0.8])
 def test_one_seat_with_equal_services_is_an_m_d_1_queue(load: float) -> None:
     """Pollaczek–Khinchine: W = ρ·S / (2·(1 − ρ))."""
-    n, service_s = 60_000, 0.1
+    n, service_s = 20_000, 0.1
     recorder = serve(poisson(n, load / service_s, np.full(n, 100)), seats=1)
     assert mean_wait_s(recorder) == pytest.approx(load * service_s / (2 * (1 - load)), rel=0.05)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("load", [0.3, 0.8])
 def test_one_seat_with_geometric_services_is_an_m_m_1_queue(load: float) -> None:
     """W = ρ·S / (1 − ρ), for services that are exponential to a thousandth."""
-    n, mean_tokens = 60_000, 1000
+    n, mean_tokens = 20_000, 1000
     tokens = np.random.default_rng(1).geometric(1 / mean_tokens, n)
     service_s = float(tokens.mean()) * TOKEN_S
     recorder = serve(poisson(n, load / service_s, tokens), seats=1)

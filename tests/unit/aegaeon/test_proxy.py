@@ -149,8 +149,9 @@ def test_only_requests_without_a_registered_instance_are_asked_for(tmp_path: Pat
     assert store.items()[key(sent[1])]["instance"] == "prefill-0"
 
 
-@pytest.mark.parametrize("variant", ["paper", "artifact"])
-@pytest.mark.parametrize("schedule", ["disaggregated", "prefill_first"])
+@pytest.mark.parametrize(
+    ("variant", "schedule"), [("paper", "disaggregated"), ("artifact", "prefill_first")]
+)
 def test_a_run_whose_proxy_dies_serves_every_request_once(
     variant: str, schedule: str, tmp_path: Path
 ) -> None:
@@ -174,8 +175,7 @@ def test_a_run_whose_proxy_dies_serves_every_request_once(
 
 
 @pytest.mark.parametrize("schedule", ["disaggregated", "prefill_first"])
-@pytest.mark.parametrize("note", [0, 20])
-@pytest.mark.parametrize("registered", [True, False])
+@pytest.mark.parametrize(("note", "registered"), [(0, False), (20, True)])
 def test_a_request_that_was_queued_but_not_written_down_is_not_served_twice(
     schedule: str, note: int, registered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,7 @@ def assert_all_served(trial: Trial, requests: list[Request]) -> None:
 
 
 @pytest.mark.parametrize("overrides", VARIATIONS, ids=lambda overrides: " ".join(overrides))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(wanted=arrivals)
 def test_every_request_finishes(
     overrides: list[str], wanted: list[tuple[float, str, int, int]]
@@ -60,7 +60,7 @@ def test_every_request_finishes(
 @pytest.mark.parametrize(
     "overrides", [[], STAGES["T2"], *VARIATIONS[-2:]], ids=lambda overrides: " ".join(overrides)
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(wanted=arrivals)
 def test_every_request_finishes_where_the_device_holds_little_more_than_the_longest(
     overrides: list[str], wanted: list[tuple[float, str, int, int]]

@@ -10,8 +10,10 @@ from harness.running.testbed import Bed
 from tests.aqua import Asked, Kill, moved, serve, system
 from tests.unit.aqua.test_system import BURST, CROWD, LONG_CROWD, assert_all_done, bed
 
+WHEN = pytest.mark.parametrize("at_s", [0.05, 0.15, 0.3])
 
-@pytest.mark.parametrize("at_s", [0.05, 0.1, 0.15, 0.2, 0.3])
+
+@WHEN
 def test_a_dead_lenders_paged_requests_are_computed_again(at_s: float) -> None:
     with bed() as made:
         aqua = system(made, "aqua")
@@ -40,7 +42,7 @@ def test_a_lender_that_dies_in_the_middle_of_a_migration(dies: str) -> None:
                 whole = moved(made, dies)[:1]
 
 
-@pytest.mark.parametrize("at_s", [0.05, 0.1, 0.15, 0.2, 0.3])
+@WHEN
 def test_a_dead_consumers_lease_ends_and_its_requests_go_on(at_s: float) -> None:
     with bed() as made:
         aqua = system(made, "aqua")

@@ -9,6 +9,7 @@ from systems.aqua.copies import PagingCopies, block_bytes
 from systems.aqua.swap_space import SwapSpace
 from systems.aqua.tensors import Tensor
 from tests.aqua import Asked, Kill, lent_stores, moved, moved_bytes, serve, system
+from tests.unit.aqua.test_deaths import WHEN
 from tests.unit.aqua.test_system import (
     BURST,
     CROWD,
@@ -21,16 +22,14 @@ from tests.unit.aqua.test_system import (
 )
 
 DIRTY = "system.variants.paper.scheduler.dirty_only=true"
-PLACES = pytest.mark.parametrize("name", ["aqua", "vllm_cfs"])
 
 
-@PLACES
-def test_fewer_bytes_leave_the_device_than_with_all_blocks(name: str) -> None:
+def test_fewer_bytes_leave_the_device_than_with_all_blocks() -> None:
     out: dict[bool, int] = {}
     for dirty in (False, True):
         with bed() as made:
             words = () if not dirty else (DIRTY,)
-            aqua = system(made, name, "system.copies=gathered", *words)
+            aqua = system(made, "aqua", "system.copies=gathered", *words)
             serve(made, aqua, LONG_CROWD)
             assert_all_done(made)
             assert_empty(made, aqua)
@@ -39,7 +38,7 @@ def test_fewer_bytes_leave_the_device_than_with_all_blocks(name: str) -> None:
     assert 0 < out[True] < 0.5 * out[False]
 
 
-@PLACES
+@pytest.mark.parametrize("name", ["aqua", "vllm_cfs"])
 def test_a_page_out_copies_the_blocks_that_were_written_since(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,16 +97,6 @@ def test_others_need_comes_before_a_copy(monkeypatch: pytest.MonkeyPatch) -> Non
         assert_empty(made, aqua)
 
 
-def test_full_dram_leaves_recomputing() -> None:
-    with bed() as made:
-        size = 16 * made.instances[0].page_bytes
-        aqua = system(made, "vllm_cfs", f"system.dram_bytes={size}", DIRTY)
-        serve(made, aqua, CROWD)
-        assert_all_done(made)
-        assert any(record.num_preemptions for record in made.recorder.records.values())
-        assert_empty(made, aqua)
-
-
 def test_a_lender_has_its_memory_back_though_copies_were_kept() -> None:
     with bed() as made:
         aqua = system(made, "aqua", "system.max_num_seqs=16", DIRTY)
@@ -123,7 +112,7 @@ def test_a_lender_has_its_memory_back_though_copies_were_kept() -> None:
         assert_empty(made, aqua)
 
 
-@pytest.mark.parametrize("at_s", [0.05, 0.1, 0.15, 0.2, 0.3])
+@WHEN
 @pytest.mark.parametrize("dies", [0, 1])
 def test_deaths(at_s: float, dies: int) -> None:
     with bed() as made:

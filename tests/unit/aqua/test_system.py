@@ -202,7 +202,7 @@ def test_a_lender_that_cannot_serve_a_request_reclaims() -> None:
     free_share=st.sampled_from([0.0, 0.1, 0.5, 0.9]),
     dirty=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_nobody_starves_and_no_block_is_lost(
     asked: list[Asked],
     name: str,

@@ -65,7 +65,7 @@ def test_room_for_outputs_is_taken_with_the_prompt() -> None:
     assert served.events("load"), "KV that prompts wait for counts as load"
 
 
-@pytest.mark.parametrize("at_s", [0.3, 0.9, 1.4, 2.0, 3.0])
+@pytest.mark.parametrize("at_s", [0.9, 2.0])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_every_request_completes_though_one_of_a_pair_dies(victim: int, at_s: float) -> None:
     served = serve(LIVE, burst(0.0, 30, 400, 12), kill=[(victim, at_s)])

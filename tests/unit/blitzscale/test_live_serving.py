@@ -106,7 +106,7 @@ def killed(instance: int, at_s: float, *more: str) -> Served:
     return serve(overrides, burst(0.0, 30, 400, 12), on=on, kill=[(instance, at_s)])
 
 
-@pytest.mark.parametrize("at_s", [0.3, 0.9, 1.3, 1.7, 2.3, 4.0])
+@pytest.mark.parametrize("at_s", [0.9, 1.7])
 @pytest.mark.parametrize("victim", ["overloaded", "source", "middle", "tail"])
 def test_every_request_completes_though_one_dies(victim: str, at_s: float) -> None:
     number = {"overloaded": 0, "source": 1, "middle": 2, "tail": 3}[victim]

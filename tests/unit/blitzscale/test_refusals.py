@@ -43,10 +43,6 @@ QUICK = ("+system=blitzscale", "+workload=burstgpt", "engine=sim", "workload.num
             "model.tp=2 is not supported by engine=torch; valid: 1",
         ),
         (["engine=vllm"], "choose engine=torch or engine=sim"),
-        (["faults.kill=[{instance: 9, at_s: 1}]"], "faults.kill names instance 9; valid: 0 to 3"),
-        (["faults.kill=[{host: 4, at_s: 1}]"], "faults.kill names host 4; valid: 0 to 3"),
-        (["faults.kill=[{at_s: 1}]"], "instance=None, host=None, part=None: one of these is to be"),
-        (["faults.kill=[{host: 0, instance: 1, at_s: 1}]"], "one of these is to be given"),
         (
             ["system.min_prefills=0"],
             "system.min_prefills=0 needs system.min_decodes=0, not 1",

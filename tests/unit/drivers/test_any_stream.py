@@ -79,7 +79,7 @@ def checked(tally: Tally, num_tokens: int) -> None:
     assert len(requests_table(recorder)) == 1
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(stream=STREAMS, sizes=CUTS, asked=st.integers(1, 20))
 def test_any_stream_of_events_gives_bounded_counts_or_one_sentence(
     stream: bytes, sizes: list[int], asked: int
@@ -185,7 +185,7 @@ def exchanged(data: bytes, sizes: list[int], end: str) -> Stage:
     return stage
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     status=STATUS,
     frame=FRAMES,
@@ -202,7 +202,7 @@ def test_any_answer_ends_once_and_frees_its_connection(
     assert stage.lent == 0
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.binary(max_size=200), sizes=CUTS, end=st.sampled_from(["lost", "silence"]))
 def test_any_bytes_at_all_end_once(data: bytes, sizes: list[int], end: str) -> None:
     stage = exchanged(data, sizes, end)

@@ -244,8 +244,7 @@ WHEN: dict[str, Callable[[Story], bool]] = {
 }
 
 
-@pytest.mark.parametrize("instances", [2, 4])
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(("victim", "instances"), [(1, 2), (0, 4)])
 @pytest.mark.parametrize("when", WHEN)
 def test_no_request_is_lost_with_a_member(when: str, victim: int, instances: int) -> None:
     story = run(num=10 * instances, instances=instances, kill=(WHEN[when], victim))
