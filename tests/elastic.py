@@ -6,7 +6,7 @@ test before. What a test needs to be smaller or empty is made so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from functools import cache
@@ -96,6 +96,7 @@ class Beds:
             whole.made = made.made
             whole.cluster.instances[:] = every
         check(made)
+        assert not any(each.kv.held for each in shown), "a test left KV to those behind it"
         whole.run(self._restore(shown, every))
 
     async def _prepare(
@@ -130,6 +131,13 @@ def check(made: Bed) -> None:
         times = made.recorder.records[request.request_id].token_times_s()
         assert len(times) == request.generated_tokens, request
         assert (times[1:] >= times[:-1]).all(), request
+
+
+def run_exactly(made: Bed, story: Coroutine[Any, Any, None]) -> None:
+    """Runs it. A live bed's tokens are then those of an undisturbed run."""
+    made.run(story)
+    if isinstance(made, ClearBed):
+        assert generated(made) == undisturbed(made)
 
 
 def undisturbed(made: Bed) -> dict[int, list[int]]:

@@ -11,7 +11,7 @@ from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch
 from harness.running.testbed import Bed, finish, prefill
-from tests.elastic import ENGINES, Beds, generated, private, undisturbed
+from tests.elastic import ENGINES, Beds, private, run_exactly
 
 DEPTH = 4  # layers of tiny-llama
 EVERY = range(DEPTH)
@@ -56,10 +56,7 @@ def test_a_batch_waits_for_each_layer_when_its_turn_comes(bed: Beds, engine: str
             assert all(request.generated_tokens == 1 for request in requests)
             await finish(late, requests)
 
-        made.run(story())
-        tokens = generated(made) if engine == "torch" else None
-    if tokens is not None:
-        assert tokens == undisturbed(made)
+        run_exactly(made, story())
 
 
 def test_decodes_that_waited_take_one_step(bed: Beds, engine: str) -> None:
@@ -79,10 +76,7 @@ def test_decodes_that_waited_take_one_step(bed: Beds, engine: str) -> None:
             assert (step.result, request.generated_tokens) == (1, 2)
             await finish(late, [request])
 
-        made.run(story())
-        tokens = generated(made) if engine == "torch" else None
-    if tokens is not None:
-        assert tokens == undisturbed(made)
+        run_exactly(made, story())
 
 
 def test_a_stage_waits_for_its_layers(bed: Beds, engine: str) -> None:
@@ -99,10 +93,7 @@ def test_a_stage_waits_for_its_layers(bed: Beds, engine: str) -> None:
             await made.loop.wait(first.finished)
             await finish(pipe, requests)
 
-        made.run(story())
-        tokens = generated(made) if engine == "torch" else None
-    if tokens is not None:
-        assert tokens == undisturbed(made)
+        run_exactly(made, story())
 
 
 def test_a_batch_goes_on_with_the_next_load(bed: Beds, engine: str) -> None:
@@ -128,10 +119,7 @@ def test_a_batch_goes_on_with_the_next_load(bed: Beds, engine: str) -> None:
             await made.loop.wait(first.finished)
             await finish(late, [request])
 
-        made.run(story())
-        tokens = generated(made) if engine == "torch" else None
-    if tokens is not None:
-        assert tokens == undisturbed(made)
+        run_exactly(made, story())
 
 
 def test_the_death_of_one_that_waits_fails_its_batch(engine: str) -> None:
@@ -178,7 +166,4 @@ def test_the_death_of_another_stage_fails_a_batch_that_waits(engine: str) -> Non
             await prefill(late, [request])
             await finish(late, [request])
 
-        made.run(story())
-        tokens = generated(made) if engine == "torch" else None
-    if tokens is not None:
-        assert tokens == undisturbed(made)
+        run_exactly(made, story())

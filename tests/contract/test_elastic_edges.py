@@ -11,7 +11,7 @@ from harness.elastic.host_copies import HostCopies
 from harness.errors import InstanceLost
 from harness.request import Batch, Request
 from harness.running.testbed import Bed, decode, finish, prefill
-from tests.elastic import ENGINES, Beds, generated, private, undisturbed
+from tests.elastic import ENGINES, Beds, private, run_exactly
 
 DEPTH = 4  # layers of tiny-llama
 
@@ -98,10 +98,7 @@ def test_a_pipelines_chunk_that_completes_no_prompt(bed: Beds, engine: str) -> N
             assert request.generated_tokens == 1
             await finish(pipe, [request])
 
-        made.run(story())
-        tokens = generated(made) if engine == "torch" else None
-    if tokens is not None:
-        assert tokens == undisturbed(made)
+        run_exactly(made, story())
 
 
 def test_two_instances_send_to_each_other_at_once(bed: Beds, engine: str) -> None:
@@ -130,7 +127,4 @@ def test_two_instances_send_to_each_other_at_once(bed: Beds, engine: str) -> Non
             for instance, own in requests.items():
                 await finish(instance, own)
 
-        made.run(story())
-        tokens = generated(made) if engine == "torch" else None
-    if tokens is not None:
-        assert tokens == undisturbed(made)
+        run_exactly(made, story())

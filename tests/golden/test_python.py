@@ -1,5 +1,5 @@
-"""What the compiled modules are held to holds in Python too: golden runs, contracts, the unit tests
-of kernel and devices and some of each compiled policy. All other tests run compiled."""
+"""What the compiled modules are held to holds in Python too: golden runs, which every policy has,
+contracts, and the unit tests of kernel and devices. All other tests run compiled."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ CHOSEN = (
     "tests/golden/test_golden.py", "tests/contract",
     "tests/unit/device", "tests/unit/pool", "tests/unit/sim_device", "tests/unit/sim_memory",
     "tests/unit/sim_network", "tests/unit/test_sim.py",
-    "tests/unit/aegaeon/test_rounds.py", "tests/unit/blitzscale/test_serving.py",
-    "tests/unit/kunserve/test_random_runs.py", "tests/unit/llumnix/test_freeness.py",
-    "tests/unit/muxserve/test_runs.py", "tests/unit/serverlessllm/test_scaling.py",
-    "tests/unit/serverlessllm/test_worker.py", "tests/unit/test_vllm_policy.py",
 )  # fmt: skip
 
 

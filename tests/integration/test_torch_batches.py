@@ -1,45 +1,19 @@
-"""engine=torch: tokens, stops and what is refused, whatever worker a batch goes to.
+"""engine=torch: tokens, stops and what is refused. Any chunking on instances gives the tokens of a
+plain run: tests/unit/engine/test_tokens.py and tests/contract/test_system.py have that.
 `test_torch_engine.py` has how workers start and fail."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.clock import Event
 from harness.errors import RunError
 from harness.request import Batch
-from tests.forked_workers import workers_alive
 from tests.integration.test_torch_engine import Bench, request, started
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
-
-
-def test_two_instances_and_any_chunking_give_a_request_the_same_tokens(tmp_path: Path) -> None:
-    """Both draw the same random weights; a request's prompt depends on its number alone."""
-    runs: list[dict[int, list[int]]] = []
-    for name, chunk in (("whole", 10_000), ("chunked", 7)):
-        requests = [request(0, 50, 20), request(1, 33, 12)]
-        with started(tmp_path / name, requests, num_instances=2) as bench:
-
-            async def story(bench: Bench = bench, requests: Any = requests, c: int = chunk) -> None:
-                tasks = [
-                    bench.loop.spawn(bench.serve(r, instance=(i + c) % 2, chunk=c), name=f"{i}")
-                    for i, r in enumerate(requests)
-                ]
-                for task in tasks:
-                    await bench.loop.wait(task.finished)
-
-            bench.loop.run(story())
-            assert [instance.kv.used_blocks for instance in bench.instances] == [0, 0]
-            assert len(bench.resolved["instances"]) == len(workers_alive()) == 2
-            runs.append(dict(bench.instances[0].tokens))
-    assert runs[0] == runs[1]
-    assert {number: len(tokens) for number, tokens in runs[0].items()} == {0: 20, 1: 12}
-    assert len(set(runs[0][0])) > 10
-    assert workers_alive() == []
 
 
 def test_a_request_preempted_on_one_instance_goes_on_at_another(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ lengths = st.lists(st.tuples(st.integers(1, 45), st.integers(1, 9)), min_size=1,
 
 
 @settings(
-    max_examples=50,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

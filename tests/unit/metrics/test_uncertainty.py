@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 
 from harness.records.uncertainty import effective_samples, of_latency, of_share
 from tests.unit.metrics.service import Service, steady
@@ -9,10 +10,9 @@ from tests.unit.metrics.service import Service, steady
 
 def correlated(rng: np.random.Generator, count: int, phi: float) -> np.ndarray:
     """An autoregressive series: its effective share of samples is (1 - phi) / (1 + phi)."""
-    values = np.empty(count)
-    values[0] = rng.normal() / (1 - phi**2) ** 0.5
-    for i, shock in enumerate(rng.normal(size=count - 1), 1):
-        values[i] = phi * values[i - 1] + shock
+    shocks = rng.normal(size=count)
+    shocks[0] /= (1 - phi**2) ** 0.5
+    values: np.ndarray = lfilter([1.0], [1.0, -phi], shocks)
     return values
 
 
