@@ -79,7 +79,7 @@ class Beds:
                 engine, num_instances, model=model, kv_blocks=kv_blocks, resident=resident
             ) as made:
                 yield made
-                check(made)
+                _check_after(made)
             return
         if model not in self._live:
             bed = private("torch", NUM_SHARED, model=model)
@@ -95,8 +95,7 @@ class Beds:
         finally:
             whole.made = made.made
             whole.cluster.instances[:] = every
-        check(made)
-        assert not any(each.kv.held for each in shown), "a test left KV to those behind it"
+        _check_after(made)
         whole.run(self._restore(shown, every))
 
     async def _prepare(
@@ -118,6 +117,11 @@ class Beds:
         full = next(each for each in every if each.resident == frozenset(depth))
         for instance in shown:
             await instance.load(depth, full)
+
+
+def _check_after(made: Bed) -> None:
+    check(made)
+    assert not any(each.kv.held for each in made.instances), "KV is left to the tests behind it"
 
 
 def check(made: Bed) -> None:
