@@ -37,20 +37,15 @@ TRACE = "arrival_s,model,prompt_tokens,output_tokens\n0,a,10,5\n0.5,b,700,40\n2,
 ALWAYS = ("+workload=trace", "tracking=none", "progress=false", "figure=null",
           "data.download=false", "workload.num_requests=20")  # fmt: skip
 SIMULATED = (
-    (
-        "+system=vllm",
-        "engine=sim",
-        "hardware=a100x1",
-        "model=llama2-7b",
-        "workload.models.kind=single",
-    ),
+    ("+system=vllm", "engine=sim", "hardware=a100x1", "model=llama2-7b",
+     "workload.models.kind=single"),
     ("+system=aegaeon", "engine=sim"),
     ("+system=aegaeon", "engine=sim", "hardware=h800x16", "model_set=aegaeon"),
     ("+system=serverlessllm", "engine=sim", "hardware=h800x8", "model_set=aegaeon"),
     ("+system=serverlessllm", "engine=sim", "system.variant=artifact", "hardware=h800x8"),
     ("+system=muxserve", "engine=sim", "hardware=a100x2", "model_set=aegaeon_small"),
     ("+system='null'", "engine=none"),
-)
+)  # fmt: skip
 REAL = (
     ("+system=vllm", "engine=torch"),
     ("+system=aegaeon", "engine=torch"),
@@ -60,36 +55,10 @@ REAL = (
 # What names code to call or a folder to write to; these have tests of their own.
 LEFT_OUT = ("_target_", "figure", "runs_dir", "tracking", "cache_dir", "path", "baseline")
 OPTIONS = (
-    *(
-        [
-            "--resolve",
-            "--cfg",
-            "--package",
-            "--info",
-            "-m",
-            "--nonsense",
-            "--config-name=x",
-            "=1",
-            "a",
-            "+",
-            "~",
-            "++seed",
-            "seed",
-        ]
-    ),
-    *(
-        [
-            "+experiment=x",
-            "seed=[",
-            "engine={a",
-            "hydra.x=1",
-            "hydra.run.dir=/dev/null/x",
-            "basis=1",
-        ]
-    ),
-    "hydra.run.dir=" + "x" * 300,
-    "runs_dir=" + "y" * 300,
-)
+    "--resolve", "--cfg", "--package", "--info", "-m", "--nonsense", "--config-name=x", "=1", "a",
+    "+", "~", "++seed", "seed", "+experiment=x", "seed=[", "engine={a", "hydra.x=1", "basis=1",
+    "hydra.run.dir=/dev/null/x", "hydra.run.dir=" + "x" * 300, "runs_dir=" + "y" * 300,
+)  # fmt: skip
 
 
 @cache

@@ -11,7 +11,7 @@ import pytest
 from harness.clock import Event
 from harness.errors import RunError
 from harness.request import Batch
-from tests.integration.test_torch_engine import Bench, request, started
+from tests.integration.test_torch_engine import request, started
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
