@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +140,16 @@ def invalid(rows: pd.DataFrame) -> str:
 
 
 def figure_table(path: Path) -> pd.DataFrame:
+    """Not to be changed: claims of one figure share it."""
     try:
-        return pd.read_csv(path, low_memory=False)
+        return _table(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UsageError(f"it cannot be read: {first_line(error)}") from error
+
+
+@lru_cache(maxsize=8)
+def _table(content: bytes) -> pd.DataFrame:
+    return pd.read_csv(BytesIO(content), low_memory=False)
 
 
 def provenance(path: Path) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -101,13 +100,8 @@ def _revision(git: Mapping[str, object]) -> str:
 
 
 def _values(claim: Claim, folder: Path) -> list[list[float]]:
-    table = _table(folder / f"{claim.figure}.csv")
+    table = figure_table(folder / f"{claim.figure}.csv")
     return [list(evaluate(each, table).values.values()) for each in claim.expressions]
-
-
-@cache
-def _table(path: Path) -> pd.DataFrame:
-    return figure_table(path)
 
 
 def _told(value: float) -> str:

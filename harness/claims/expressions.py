@@ -167,13 +167,13 @@ def _at_extreme(
 
 def chosen(table: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
     """The rows whose columns have the values of `where`. Raises UsageError where there is none."""
-    rows = table
+    fitting = pd.Series(True, table.index)
     for column, value in where.items():
         _check_column(table, column)
-        rows = rows[rows[column] == value]
-    if rows.empty:
+        fitting &= table[column] == value
+    if not fitting.any():
         raise UsageError(f"no row of the figure has {dict(where)}")
-    return rows
+    return table[fitting]
 
 
 def _check_column(table: pd.DataFrame, column: str) -> None:

@@ -65,8 +65,12 @@ def _ran(claim: Claim, rows: pd.DataFrame) -> dict[str, list[bool]]:
     if claim.at_rest or "mechanism" not in rows:
         return {}
     found: dict[str, dict[int, bool]] = {}
-    for _, row in rows.dropna(subset=["mechanism"]).iterrows():
-        of_system = found.setdefault(str(row.get("system", "it")), {})
-        seed = int(row.get("seed", 0))
-        of_system[seed] = of_system.get(seed, False) or float(row["mechanism"]) > 0
+    rows = rows.dropna(subset=["mechanism"])
+    systems, seeds = (
+        rows[name] if name in rows else [default] * len(rows)
+        for name, default in (("system", "it"), ("seed", 0))
+    )
+    for system, seed, amount in zip(systems, seeds, rows["mechanism"], strict=True):
+        of_system = found.setdefault(str(system), {})
+        of_system[int(seed)] = of_system.get(int(seed), False) or float(amount) > 0
     return {name: list(ran.values()) for name, ran in sorted(found.items())}

@@ -13,6 +13,7 @@ from harness.claims.expressions import check
 from harness.configuration.checks import require
 from harness.configuration.config import typed
 from harness.errors import UsageError, first_line
+from harness.files import YamlLoader
 
 MAX_DEPTH = 30  # of a ledger: an expression has 5; Python's own limit comes much later
 FIGURE = re.compile(r"[A-Za-z0-9_]{1,100}")
@@ -151,7 +152,7 @@ def read_plain(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
         _check_shape(text)
-        content = yaml.safe_load(text)
+        content = yaml.load(text, YamlLoader)
     except (OSError, ValueError, yaml.YAMLError) as error:
         words = " ".join(str(error).split()) or first_line(error)
         raise UsageError(f"{path.name} cannot be read as YAML: {words}") from error
@@ -161,7 +162,7 @@ def read_plain(path: Path) -> Any:
 
 def _check_shape(text: str) -> None:
     depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
+    for event in yaml.parse(text, YamlLoader):
         if isinstance(event, yaml.AliasEvent):
             raise ValueError(f"the alias *{event.anchor} is not read: write out what it stands for")
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -190,13 +191,15 @@ def load(path: Path) -> Paper:
     content = read_plain(path)
     if not isinstance(content, dict) or not isinstance(content.get("claims"), list):
         raise UsageError(f"{path.name} has no list of claims")
+    claims = list[Claim]()
     for number, row in enumerate(content["claims"], start=1):
         if not isinstance(row, dict):
             raise UsageError(f"{path.name}: claim {number} is no mapping of its fields: {row!r}")
-        typed(row, Claim, f"{path.name}, {row.get('id', f'claim {number} without id')}")
-    paper: Paper = typed(content, Paper, path.name)
-    for claim in paper.claims:
-        claim.paper = path.stem
+        where = f"{path.name}, {row.get('id', f'claim {number} without id')}"
+        claims.append(typed(row, Claim, where))
+        claims[-1].paper = path.stem
+    paper: Paper = typed(content | {"claims": []}, Paper, path.name)
+    paper.claims = claims
     names = [claim.id for claim in paper.claims]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

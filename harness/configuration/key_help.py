@@ -18,6 +18,7 @@ import yaml
 
 from harness.configuration.options import GROUPS, available
 from harness.errors import UsageError
+from harness.files import YamlLoader
 
 WIDTH = 98
 COMMENT = re.compile(r"(?:^|\s)#\s?(.*)$")
@@ -186,7 +187,7 @@ def _files(conf: Path) -> Iterator[tuple[str, str, Path]]:
 def described(text: str) -> Iterator[tuple[str, str, str]]:
     """(dotted name, value, comment) of each key of a YAML file; of a mapping, where it has a
     comment, with the value ""."""
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    node = yaml.compose(text, Loader=YamlLoader)
     if isinstance(node, yaml.MappingNode):
         yield from _walk(node, "", text.splitlines())
 

@@ -21,16 +21,12 @@ import pyarrow.parquet as pq
 import yaml
 
 from harness.errors import UsageError, first_line
-from harness.files import PARTIAL, read_json, replaced, write_text, writing
+from harness.files import PARTIAL, YamlDumper, YamlLoader, read_json, replaced, write_text, writing
 from harness.records.folder_lock import LOCK, FolderError
 from harness.records.journal import EARLIER_JOURNAL, JOURNAL
 from harness.records.run_shape import check_events, check_requests, read_part
 from harness.records.sources import Identity
 from harness.schedule import Schedule
-
-# In C where PyYAML has them: a run's configuration takes 0.1 s to read in Python.
-YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-YamlDumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 # What a run leaves; beside it, while it lasts, its journal.
 FILES = (

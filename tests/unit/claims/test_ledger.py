@@ -11,11 +11,10 @@ import pandas as pd
 import pytest
 
 from harness.claims import __main__ as command
-from harness.claims.__main__ import CLAIMS, main
 from harness.claims.assess import Judged, by_profile, conditional, judged
 from harness.claims.judging import JUDGED
 from harness.claims.ledger import CAUSES, Claim, Paper, Variations, load
-from harness.claims.page import as_markdown
+from harness.claims.page import Papers, as_markdown
 from harness.claims.record import as_json
 from harness.errors import UsageError
 
@@ -244,21 +243,24 @@ def test_a_wrong_ledger_is_told(tmp_path: Path, rows: str, words: str) -> None:
         load(path)
 
 
-@pytest.mark.parametrize("path", sorted(CLAIMS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_committed_ledgers_load(path: Path) -> None:
-    assert load(path).claims
+@pytest.fixture(scope="module")
+def committed() -> Papers:
+    return command.assessed()
 
 
-def test_what_is_committed_is_what_the_tables_give(capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["--check"])
+def test_what_is_committed_is_what_the_tables_give(
+    committed: Papers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "assessed", lambda: committed)
+    status = command.main(["--check"])
     assert (status, capsys.readouterr().out.splitlines()[:-1]) == (0, [])
 
 
-def test_every_table_behind_a_claim_has_its_digest() -> None:
+def test_every_table_behind_a_claim_has_its_digest(committed: Papers) -> None:
     """Without it `judged` could not tell that a table was changed by hand."""
     without = {
         each.claim.figure
-        for _, rows in command.assessed().values()
+        for _, rows in committed.values()
         for row in rows
         for each in (row, *row.profiles.values())
         if each.source and not each.source.get("table_sha256")
@@ -266,10 +268,10 @@ def test_every_table_behind_a_claim_has_its_digest() -> None:
     assert without == set()
 
 
-def test_every_claim_that_does_not_hold_has_a_cause_and_a_sentence() -> None:
+def test_every_claim_that_does_not_hold_has_a_cause_and_a_sentence(committed: Papers) -> None:
     wanting = [
         each.claim.id
-        for _, rows in command.assessed().values()
+        for _, rows in committed.values()
         for each in rows
         if each.verdict not in ("reproduced", "trend only", "setting", "repeated")
         and not (each.claim.cause in CAUSES and len(each.claim.reason) >= 25)
