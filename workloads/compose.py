@@ -7,6 +7,7 @@ is the one that a run with the same arguments replays.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -29,6 +30,7 @@ class Seed:
     seed: int
 
 
+@cache
 def titles() -> dict[str, str]:
     """Every workload's name and the title of its dataset; joined ones have none of their own."""
     paths = sorted((CONF / "workload").glob("*.yaml"))

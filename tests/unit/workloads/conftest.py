@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,15 @@ Make = Callable[..., Schedule]
 AS_IT_IS = ("workload.num_requests=null", "workload.scale.to_rate_per_s=null")
 
 
-@pytest.fixture
-def make(data_dir: Path, tmp_path: Path) -> Make:
-    """make(NAME, "workload.key=value", …) → the schedule, from the public data."""
+@pytest.fixture(scope="session")
+def make(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """make(NAME, "workload.key=value", …) → the schedule, from the public data; made once."""
+    home = [f"data.dir={data_dir}", f"data.cache_dir={tmp_path_factory.mktemp('cache')}"]
 
+    @cache
     def schedule(name: str, *overrides: str) -> Schedule:
-        home = [f"data.dir={data_dir}", f"data.cache_dir={tmp_path}", "data.download=false"]
-        return compose.workload(compose.composed(name, [*home, *overrides])).schedule()
+        words = [*home, "data.download=false", *overrides]
+        return compose.workload(compose.composed(name, words)).schedule()
 
     return schedule
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +31,12 @@ REAL = {
 TIMED = ("azure_code", "azure_conv", "mooncake", "lmsys_arena")
 
 
+@cache
 def real(data_dir: Path, path: str) -> Trace:
     return usable(formats.read(data_dir / path, Provenance("", "", [], "", "")))
 
 
+@cache
 def constants(name: str) -> SyntheticConfig:
     return compose.workload(compose.composed(name, ["data.dir=null"]))._config.synthetic
 
@@ -111,7 +114,7 @@ def test_synthetic_trace_lengths_are_close_to_the_real(
             assert np.percentile(drawn, percent) == pytest.approx(expected, rel=0.10, abs=2)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(
     ("name", "per_second", "per_minute"),
     [("azure_code", 0.35, 0.10), ("azure_conv", 0.15, 0.20), ("mooncake", 0.05, 0.20)],
