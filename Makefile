@@ -99,11 +99,11 @@ check: setup
 
 # Three tests at a time on two cores, since live tests often wait. By file, since tests of one file
 # share slow fixtures. In the folders' order, which has long tests first. One thread each. At the
-# end, beside nothing else, the tests that depend on time.
+# end, beside nothing else, the tests that depend on time, from the folders that have some.
 BESIDE := OMP_NUM_THREADS=1 $(PY) -m pytest --dist loadfile --no-loadscope-reorder
 tests: setup
 	$(BESIDE) -n 3 -m "not alone and not vllm"
-	$(PY) -m pytest -m alone
+	$(PY) -m pytest -m alone tests/integration tests/unit/drivers
 
 # Compiled functions and other processes cannot be watched.
 coverage: setup

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra._internal.config_repository import ConfigRepository
 from hypothesis import Phase, settings
 
 from tests.forked_workers import Forker
@@ -37,6 +39,7 @@ settings.load_profile("same")
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = ROOT.parent / "shared" / "data"
 MISSING = f"the public traces are missing: no {BESIDE}, and HARNESS_DATA_DIR is not set"
+ALONE = ("tests/integration/", "tests/unit/drivers/")
 LIVE = ("harness.engine.", "harness/drivers/supervisor.py")  # what a worker or a server runs
 
 
@@ -44,6 +47,26 @@ def pytest_configure(config: pytest.Config) -> None:
     if BESIDE.is_dir():
         os.environ.setdefault("HARNESS_DATA_DIR", str(BESIDE))
     sys.addaudithook(_refuse_live)
+    _parse_once()
+
+
+def _parse_once() -> None:
+    """Hydra parses each file once, and not for each of a thousand configurations that it composes:
+    a quarter of their time."""
+    load, parsed = ConfigRepository.load_config, dict[Any, bytes]()
+
+    def kept(self: ConfigRepository, config_path: str) -> Any:
+        key = config_path, *(source.path for source in self.get_sources())
+        if key not in parsed:
+            parsed[key] = pickle.dumps(load(self, config_path))
+        return pickle.loads(parsed[key])
+
+    pytest.MonkeyPatch().setattr(ConfigRepository, "load_config", kept)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker("alone") is not None and not item.nodeid.startswith(ALONE):
+        raise pytest.UsageError(f"{item.nodeid} is alone: `make test` runs those of {ALONE}")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
