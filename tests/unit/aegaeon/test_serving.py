@@ -46,7 +46,7 @@ def assert_all_served(trial: Trial, requests: list[Request]) -> None:
 
 
 @pytest.mark.parametrize("overrides", VARIATIONS, ids=lambda overrides: " ".join(overrides))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(wanted=arrivals)
 def test_every_request_finishes(
     overrides: list[str], wanted: list[tuple[float, str, int, int]]
