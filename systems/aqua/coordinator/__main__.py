@@ -17,7 +17,6 @@ from pathlib import Path
 
 import uvicorn
 
-from harness.configuration.command_line import ends_in_order
 from harness.errors import UsageError
 from systems.aqua.coordinator.app import app
 from systems.aqua.coordinator.coordinator import Coordinator, check_timeout
@@ -69,7 +68,6 @@ async def serve(arguments: argparse.Namespace) -> None:
     journal.close()
 
 
-@ends_in_order
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m systems.aqua.coordinator", description=__doc__)
     add, silent = parser.add_argument, "seconds without a heartbeat after which leases end"
@@ -78,7 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--port", type=int, default=8080, metavar="N", help="8080; 0: any free port")
     add("--heartbeat-timeout-s", type=float, required=True, metavar="S", help=silent)
     add("--with-parent", action="store_true", help="end when stdin closes")
-    asyncio.run(serve(parser.parse_args(arguments)))
+    try:
+        asyncio.run(serve(parser.parse_args(arguments)))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

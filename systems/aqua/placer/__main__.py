@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.configuration.command_line import ends_in_order
 from harness.errors import UsageError
 from harness.files import write_text
 from systems.aqua.placer.assignment import ModelType, Servers, assign
@@ -76,7 +75,6 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"left over: {number}, {why}")
 
 
-@ends_in_order
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m systems.aqua.placer", description=__doc__)
     add, profiles = parser.add_argument, "a profiler's file, of so many models (1)"
@@ -86,7 +84,11 @@ def main(words: Sequence[str] | None = None) -> int:
     add("--gpu-memory-bytes", type=int, default=GPU_MEMORY_BYTES, help="%(default)s")
     add("--time-limit-s", type=float, default=TIME_LIMIT_S, help="%(default)s")
     add("--out", type=Path, required=True, metavar="FILE")
-    run(parser.parse_args(words))
+    try:
+        run(parser.parse_args(words))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
