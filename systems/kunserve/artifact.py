@@ -48,14 +48,15 @@ def free_blocks(load: Load) -> int:
     return max(0, load.total_blocks - load.used_blocks)
 
 
+def votes_to_drop(load: Load, config: ArtifactConfig) -> bool:
+    """Whether a group is full, and its queue needs at least the blocks that are free."""
+    return usage(load) >= config.drop_usage and sum(load.queued_blocks) >= free_blocks(load)
+
+
 def drop_due(loads: Sequence[Load], config: ArtifactConfig) -> bool:
-    """Whether all groups must drop: the vote of one that is full, and whose queue needs at least
-    the blocks that are free, is enough. (In the code, the rule that half of them must vote is
-    commented out.)"""
-    return any(
-        usage(load) >= config.drop_usage and sum(load.queued_blocks) >= free_blocks(load)
-        for load in loads
-    )
+    """Whether all groups must drop: one group's vote is enough. (In the code, the rule that half of
+    them must vote is commented out.)"""
+    return any(votes_to_drop(load, config) for load in loads)
 
 
 def restore_due(loads: Sequence[Load], rates: Sequence[float], config: ArtifactConfig) -> bool:
