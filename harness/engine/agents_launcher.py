@@ -8,10 +8,10 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from harness.engine import tcp
+from harness.engine.host import Launch
 from harness.engine.launcher import NodeLost, Process
 from harness.errors import RunError
 
@@ -45,12 +45,10 @@ class AgentsLauncher:
             names += sizes
         return {}
 
-    def start(
-        self, name: str, node: int, module: str, log_path: Path, num_threads: int, *,
-        has_peers: bool = False,
-    ) -> tuple[Process, socket.socket]:  # fmt: skip
-        """`log_path`: on a file system that all nodes share."""
-        agent, self._nodes[name] = self._agents[node], node
+    def start(self, launch: Launch, node: int) -> tuple[Process, socket.socket]:
+        """Its log is on a file system that all nodes share."""
+        agent, self._nodes[launch.name] = self._agents[node], node
+        launch = launch._replace(log_path=launch.log_path.resolve())
         try:
             far = [
                 (other.ask("serve"), names)
@@ -60,14 +58,13 @@ class AgentsLauncher:
             ticket, address = agent.ask("listen")
             sock = tcp.connect(tuple(address), self._token)
             try:
-                pid = agent.ask(
-                    "begin", ticket, name, module, log_path.resolve(), num_threads, has_peers, far
-                )
+                pid = agent.ask("begin", ticket, launch, far)
             except RunError:
                 sock.close()
                 raise
         except (RunError, tcp.Refused) as error:
-            raise RunError(f"worker {name} cannot be started on node {node}: {error}") from None
+            told = f"worker {launch.name} cannot be started on node {node}: {error}"
+            raise RunError(told) from None
         return FarProcess(agent, node, pid), sock
 
     def connect(self, one: str, other: str) -> None:

@@ -13,13 +13,24 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import harness
 from harness.errors import UsageError
 
 Far = Sequence[tuple[socket.socket, Sequence[str]]]  # connected to another host; its files' names
 DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8192"}
+
+
+class Launch(NamedTuple):
+    """A worker that is to be started: Python running `module`. Its output is added to `log_path`.
+    `has_peers`: others are to be connected to it."""
+
+    name: str
+    module: str
+    log_path: Path
+    num_threads: int
+    has_peers: bool = False
 
 
 class Host:
@@ -42,26 +53,24 @@ class Host:
             )
 
     def start(
-        self, name: str, module: str, control: socket.socket, log_path: Path, num_threads: int, *,
-        has_peers: bool = False, far: Far = (),
-    ) -> subprocess.Popen[bytes]:  # fmt: skip
-        """Python running `module`, which inherits `control`, all files and the sockets of `far`.
-        Its output is added to `log_path`."""
-        with ExitStack() as given, log_path.open("ab") as log:
+        self, launch: Launch, control: socket.socket, far: Far = ()
+    ) -> subprocess.Popen[bytes]:
+        """The worker inherits `control`, all files and the sockets of `far`."""
+        with ExitStack() as given, launch.log_path.open("ab") as log:
             sockets = [given.enter_context(each) for each in (control, *(sock for sock, _ in far))]
             invited = None
-            if has_peers:
-                self._invitations[name], theirs = socket.socketpair()
-                self.stack.enter_context(self._invitations[name])
+            if launch.has_peers:
+                ours, theirs = socket.socketpair()
+                self._invitations[launch.name] = self.stack.enter_context(ours)
                 sockets.append(given.enter_context(theirs))
                 invited = theirs.fileno()
             numbers = {
                 "files": self.files, "invitations": invited,
                 "far": {sock.fileno(): names for sock, names in far},
             }  # fmt: skip
-            words = [module, str(control.fileno()), json.dumps(numbers)]
+            words = [launch.module, str(control.fileno()), json.dumps(numbers)]
             files = [*(each.fileno() for each in sockets), *self.files.values()]
-            return start(words, files, log, environment(num_threads))
+            return start(words, files, log, environment(launch.num_threads))
 
     def introduce(self, to: str, named: str, end: socket.socket) -> None:
         """Hands a worker its end of a connection to the worker `named`. Where it has died, the

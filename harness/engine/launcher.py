@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from harness.engine.host import Host
+from harness.engine.host import Host, Launch
 
 
 class Process(Protocol):
@@ -35,12 +35,8 @@ class Launcher(Protocol):
         that this process has open as well."""
         ...
 
-    def start(
-        self, name: str, node: int, module: str, log_path: Path, num_threads: int, *,
-        has_peers: bool = False,
-    ) -> tuple[Process, socket.socket]:  # fmt: skip
-        """Python running `module` on `node`, and the harness's end of its socket. Its output is
-        added to `log_path`."""
+    def start(self, launch: Launch, node: int) -> tuple[Process, socket.socket]:
+        """The worker, on `node`, and the harness's end of its socket."""
         ...
 
     def connect(self, one: str, other: str) -> None:
@@ -66,10 +62,6 @@ class LocalLauncher:
             self._host.open(sizes)
         return self._host.files
 
-    def start(
-        self, name: str, node: int, module: str, log_path: Path, num_threads: int, *,
-        has_peers: bool = False,
-    ) -> tuple[Process, socket.socket]:  # fmt: skip
+    def start(self, launch: Launch, node: int) -> tuple[Process, socket.socket]:
         ours, theirs = socket.socketpair()
-        process = self._host.start(name, module, theirs, log_path, num_threads, has_peers=has_peers)
-        return process, ours
+        return self._host.start(launch, theirs), ours

@@ -15,12 +15,11 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from itertools import count
 from pathlib import Path
 
 from harness.engine import tcp
-from harness.engine.host import Host
+from harness.engine.host import Host, Launch
 from harness.engine.node_files import serve
 from harness.records.manifest import versions
 
@@ -72,18 +71,13 @@ class NodeAgent(Host):
         return address
 
     def begin(
-        self, ticket: int, name: str, module: str, log_path: Path, num_threads: int,
-        has_peers: bool, far: Sequence[tuple[tcp.Address, Sequence[str]]],
-    ) -> int:  # fmt: skip
+        self, ticket: int, launch: Launch, far: Sequence[tuple[tcp.Address, Sequence[str]]]
+    ) -> int:
         """Starts a worker, which inherits the connection of `ticket`: its process number. `far`:
         where other nodes serve their files, and those by name."""
         control = self._awaited.pop(ticket).result()
         to_far = [(tcp.connect(address, self._token), names) for address, names in far]
-        start = partial(
-            self.start, name, module, control, log_path, num_threads, has_peers=has_peers,
-            far=to_far,
-        )  # fmt: skip
-        process = self._starter.submit(start).result()
+        process = self._starter.submit(self.start, launch, control, to_far).result()
         self._processes[process.pid] = process
         return process.pid
 

@@ -10,6 +10,7 @@ from typing import Any
 from harness.configuration.threads import engine_threads
 from harness.engine.clock_offset import ClockOffset
 from harness.engine.config import WARM_UP_TOKENS, TorchConfig
+from harness.engine.host import Launch
 from harness.engine.launcher import Launcher
 from harness.engine.tokens import TokenBook, write_tokens
 from harness.engine.transport import Header
@@ -45,10 +46,8 @@ class Workers:
     def start(self, index: int, setup: Header, *, has_peers: bool = False) -> WorkerProcess:
         """Starts a worker; the caller closes it."""
         name, log_path = f"torch-{index}", self._logs / f"worker-{index}.log"
-        process, sock = self.launcher.start(
-            name, self._nodes[index], MODULE, log_path, self._num_threads,
-            has_peers=has_peers,
-        )  # fmt: skip
+        launch = Launch(name, MODULE, log_path, self._num_threads, has_peers)
+        process, sock = self.launcher.start(launch, self._nodes[index])
         worker = WorkerProcess(
             name, process, sock, log_path, self._config.hang_timeout_s, self._config.step_timeout_s
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.engine.host import Launch
 from harness.engine.launcher import LocalLauncher
 
 
@@ -25,7 +26,7 @@ def test_a_worker_that_has_just_died_can_be_named_in_a_connection(
     with ExitStack() as stack:
         launcher = LocalLauncher(stack, tmp_path)
         for name in ("alive", "dead"):
-            _, ours = launcher.start(name, 0, name, tmp_path / name, 1, has_peers=True)
+            _, ours = launcher.start(Launch(name, name, tmp_path / name, 1, has_peers=True), 0)
             stack.enter_context(ours)
         inherited["dead"].close()
         launcher.connect("dead", "alive")

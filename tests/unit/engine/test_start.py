@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.engine.host import Launch
 from harness.engine.launcher import LocalLauncher
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess, side_by_side
@@ -24,7 +25,9 @@ def workers(folder: Path, does: Sequence[str], hang_timeout_s: float) -> Iterato
         made, launcher = [], LocalLauncher(stack, folder)
         for number, each in enumerate(does):
             name, log_path = f"torch-{number}", folder / f"{number}.log"
-            process, sock = launcher.start(name, 0, "tests.unit.engine.odd_worker", log_path, 1)
+            process, sock = launcher.start(
+                Launch(name, "tests.unit.engine.odd_worker", log_path, 1), 0
+            )
             made.append(WorkerProcess(name, process, sock, log_path, hang_timeout_s, 60.0))
             stack.callback(made[-1].close)
             made[-1].send({"op": "setup", "does": each, "number": number})
