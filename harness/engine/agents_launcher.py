@@ -50,14 +50,14 @@ class AgentsLauncher:
         agent, self._nodes[launch.name] = self._agents[node], node
         launch = launch._replace(log_path=launch.log_path.resolve())
         try:
-            far = [
-                (other.ask("serve"), names)
-                for other, names in zip(self._agents, self._files, strict=True)
-                if other is not agent and names
-            ]
             ticket, address = agent.ask("listen")
             sock = tcp.connect(tuple(address), self._token)
             try:
+                far = [
+                    (other.ask("serve"), names)
+                    for other, names in zip(self._agents, self._files, strict=True)
+                    if other is not agent and names
+                ]
                 pid = agent.ask("begin", ticket, launch, far)
             except RunError:
                 sock.close()

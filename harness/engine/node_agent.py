@@ -36,7 +36,7 @@ class NodeAgent(Host):
         self._tickets = count()
         self._awaited: dict[int, Future[socket.socket]] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._threads = ThreadPoolExecutor(thread_name_prefix="listener")
+        self._listeners = ThreadPoolExecutor(thread_name_prefix="listener")
         # One thread for all: the kernel ends a worker with the thread that it was started by.
         self._starter = ThreadPoolExecutor(1, "starter")
 
@@ -60,14 +60,18 @@ class NodeAgent(Host):
             with server:
                 return tcp.accept(server, self._token)
 
-        self._awaited[ticket] = self._threads.submit(wait)
+        self._awaited[ticket] = self._listeners.submit(wait)
         return ticket, address
 
     def serve(self) -> tcp.Address:
         """Serves this node's files to who connects."""
         ticket, address = self.listen()
         connected = self._awaited.pop(ticket)
-        self._threads.submit(lambda: serve(connected.result(), self.files))
+
+        def serving() -> None:
+            serve(connected.result(), self.files)
+
+        threading.Thread(target=serving, daemon=True).start()  # as long as the worker lives
         return address
 
     def begin(
