@@ -45,7 +45,7 @@ class TorchPool:
         for index in range(workers.num_workers):
             spawn = partial(self._spawn, index)
             device = TorchDevice(
-                workers.node(index), spawn, config.start_timeout_s, experiment, self._memory,
+                workers.nodes[index], spawn, config.start_timeout_s, experiment, self._memory,
                 self._plan, book,
             )  # fmt: skip
             self._devices.append(device)
@@ -83,7 +83,7 @@ class TorchPool:
         setup = {
             "memory": "pooled", "models": dict(self._models), "plan": self._plan,
             "write": {name: self._memory.first_copies(name) for name in mine},
-            "kv_file": kv_file(self._workers.node(index)), "time": not anew,
+            "kv_file": kv_file(self._workers.nodes[index]), "time": not anew,
             "nic_bytes_per_s": self._experiment.hardware.nic_bytes_per_s,
         }  # fmt: skip
         return self._workers.start(index, setup)

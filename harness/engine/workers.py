@@ -21,14 +21,14 @@ MODULE = "harness.engine.worker"
 
 
 class Workers:
-    """`stack`: ends with the run."""
+    """`stack`: ends with the run. `nodes`: of each worker's devices."""
 
     def __init__(
         self, stack: ExitStack, launcher: Launcher, config: TorchConfig, experiment: Experiment
     ) -> None:
         self.stack, self.launcher, self._config = stack, launcher, config
         per_node = experiment.hardware.devices_per_node
-        self._nodes = [each.devices.start // per_node for each in experiment.placements]
+        self.nodes = [each.devices.start // per_node for each in experiment.placements]
         self.num_workers = len(experiment.placements)
         self._clocks: dict[int, ClockOffset] = {}  # by the worker's index
         self.book = TokenBook(experiment.seed)
@@ -39,15 +39,11 @@ class Workers:
         for log in self._logs.glob("worker-*.log"):
             log.unlink()  # of an earlier run; a worker that restarts adds to its own
 
-    def node(self, index: int) -> int:
-        """The one that a worker's devices are on."""
-        return self._nodes[index]
-
     def start(self, index: int, setup: Header, *, has_peers: bool = False) -> WorkerProcess:
         """Starts a worker; the caller closes it."""
         name, log_path = f"torch-{index}", self._logs / f"worker-{index}.log"
         launch = Launch(name, MODULE, log_path, self._num_threads, has_peers)
-        process, sock = self.launcher.start(launch, self._nodes[index])
+        process, sock = self.launcher.start(launch, self.nodes[index])
         worker = WorkerProcess(
             name, process, sock, log_path, self._config.hang_timeout_s, self._config.step_timeout_s
         )
