@@ -190,6 +190,89 @@ def test_spaces_around_commas_and_columns_without_a_name_are_left_out(
     assert trace.arrivals().tolist() == [0.5]
     assert trace.model is not None
     assert trace.model.tolist() == ["a b"]
+    assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == ([10], [5])
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "says"),
+    [
+        ("prompt_tokens", pa.array([1.5]), "prompt_tokens: Float value 1.5"),
+        ("prompt_tokens", pa.array([None], pa.int64()), "prompt_tokens must be int64 in every row"),
+        ("output_tokens", pa.array(["7"]), "output_tokens must be int64 in every row"),
+        ("output_tokens", pa.array([2**63], pa.uint64()), "output_tokens: Integer value"),
+        ("arrival_s", pa.array([[1.0]]), "arrival_s must be double in every row"),
+        ("arrival_s", pa.array([float("nan")]), "arrival_s must be finite"),
+        ("model", pa.array([3]), "model must be string in every row"),
+        ("model", pa.array([None], pa.string()), "model must be string in every row"),
+    ],
+)
+def test_a_schedule_with_odd_types_is_refused(
+    tmp_path: Path, name: str, column: pa.Array, says: str
+) -> None:
+    path = tmp_path / "odd.parquet"
+    Schedule(
+        np.array([0.0]), ["m"], np.array([1]), np.array([1]),
+        Provenance("test", "test", [], "", ""),
+    ).save(path)  # fmt: skip
+    table = pq.read_table(path)
+    odd = table.set_column(table.column_names.index(name), name, column)
+    pq.write_table(odd.replace_schema_metadata(table.schema.metadata), path)
+    with pytest.raises(UsageError, match="cannot be read as a schedule") as caught:
+        read(path)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("said", ["", "[]", "{", '{"source": 1}', '{"steps": 5}', "[" * 10_000])
+def test_a_schedule_with_an_odd_provenance_is_refused(tmp_path: Path, said: str) -> None:
+    tokens = {"prompt_tokens": [1], "output_tokens": [1]}
+    table = pa.table({"arrival_s": [0.0], "model": ["m"]} | tokens)
+    path = tmp_path / "odd.parquet"
+    pq.write_table(table.replace_schema_metadata({"provenance": said}), path)
+    with pytest.raises(UsageError, match="its provenance"):
+        read(path)
+
+
+def test_a_missing_file_and_a_binary_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        read(tmp_path / "none.csv")
+    path = tmp_path / "noise.csv"
+    path.write_bytes(bytes(range(256)) * 40)
+    with pytest.raises(UsageError, match="cannot be read as CSV"):
+        read(path)
+
+
+def test_a_million_rows(tmp_path: Path) -> None:
+    path = tmp_path / "large.csv"
+    rows = pd.DataFrame({"Timestamp": np.arange(1_000_000) // 3, "Model": "ChatGPT"})
+    rows = rows.assign(**{"Request tokens": 621, "Response tokens": 126, "Total tokens": 747})
+    rows.assign(**{"Log Type": "API log"}).to_csv(path, index=False)
+    trace = read(path)
+    assert len(trace) == 1_000_000
+    assert trace.arrivals()[-1] == 333_333
+
+
+def test_what_load_writes_save_reads(tmp_path: Path, make: Make) -> None:
+    path = tmp_path / "schedule.parquet"
+    schedule = make("azure_code", "workload.num_requests=50")
+    schedule.save(path)
+    assert Schedule.load(path).sha256() == schedule.sha256()
+
+
+def weka(*requests: dict[str, Any], **more: Any) -> str:
+    """A line of WEKA's form, made by hand."""
+    every = [{"type": "s", "model": "m", "stop": ""} | request for request in requests]
+    return json.dumps({"id": "one", "models": ["m"], "block_size": 64, "requests": every} | more)
+
+
+FIRST = {"t": 0.0, "in": 128, "out": 10, "hash_ids": [1, 2]}
+SECOND = {"t": 4.5, "in": 160, "out": 7, "hash_ids": [1, 2, 3], "think_time": 2.0}
+
+
+def test_wekas_conversations_share_blocks_within_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "agents.jsonl"
+    path.write_text(f"{weka(FIRST, SECOND)}\n\n{weka(FIRST)}\n")
+    trace = read(path)
+    assert trace.arrivals().tolist() == [0.0, 0.0, 4.5]
     assert trace.prompt_tokens.tolist() == [128, 128, 160]
     assert trace.output_tokens.tolist() == [10, 10, 7]
     assert previous_turns(trace)[1].tolist() == [-1, -1, 0]
