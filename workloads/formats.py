@@ -140,8 +140,7 @@ def read_json_lines(path: Path, provenance: Provenance) -> Trace:
         keys = ("t", "in", "out")
     elif bailian:
         keys, block = (*keys, "chat_id", "parent_chat_id"), BAILIAN_BLOCK
-    shared = list[Segments]()
-    rows: list[tuple[Any, ...]] = []
+    shared, rows = list[Segments](), list[tuple[Any, ...]]()
     for number, record in chain([first], lines):
         requests = [record]
         if weka:
@@ -150,7 +149,8 @@ def read_json_lines(path: Path, provenance: Provenance) -> Trace:
             rows.append(numbers(path, number, request, keys))
             shared.append(blocks(path, number, request, block, base))
         if weka and record.get("hash_id_scope") != "global":
-            base = 1 + max((stream for row in shared for stream, _ in row), default=-1)
+            streams = (stream for row in shared[-len(requests) :] for stream, _ in row)
+            base = max(streams, default=base - 1) + 1
     require(rows, f"{path} has no requests")
     times, prompts, outputs, *chats = (np.array(column) for column in zip(*rows, strict=True))
     return Trace(

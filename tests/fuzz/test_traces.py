@@ -107,17 +107,19 @@ def csv_text(draw: st.DrawFn) -> bytes:
 @st.composite
 def json_lines(draw: st.DrawFn) -> bytes:
     lines = []
+    weka = draw(st.booleans())
+    names = ("t", "in", "out") if weka else ("timestamp", "input_length", "output_length")
     for _ in range(draw(st.integers(1, 4))):
-        row: dict[str, Any] = {
-            "timestamp": draw(st.integers(0, 10**7)),
-            "input_length": draw(st.integers(0, 10**5)),
-            "output_length": draw(st.integers(0, 10**4)),
-            "hash_ids": draw(st.lists(st.integers(), max_size=3)),
-        }
+        lengths = [draw(st.integers(0, most)) for most in (10**7, 10**5, 10**4)]
+        row: dict[str, Any] = dict(zip(names, lengths, strict=True))
+        row["hash_ids"] = draw(st.lists(st.integers(), max_size=3))
         if draw(st.booleans()):
             row[draw(st.sampled_from(list(row)))] = draw(NESTED)
         if draw(st.integers(0, 5)) == 0:
             del row[draw(st.sampled_from(list(row)))]
+        if weka:
+            requests = [row] * draw(st.integers(0, 3)) if draw(st.booleans()) else draw(NESTED)
+            row = {"block_size": draw(st.integers(-1, 100)), "requests": requests}
         lines.append(json.dumps(row))
     if draw(st.booleans()):
         lines.append(draw(st.sampled_from(DEEP)))
