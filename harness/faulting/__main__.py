@@ -4,8 +4,8 @@ Runs the cases of conf/faults.yaml, live on this machine and simulated: each sys
 undisturbed and with each fault. Live runs go one after another; complete ones are not repeated.
 Writes faults.csv, faults.json and faults.md. docs/faults.md tells how to read them.
 
-Exit status: 0 done, 1 a run broke by itself, 2 a wrong command, 130 interrupted; what was run by
-then is kept, and the same command goes on from there.
+Exit status: 0 done, 1 a run broke by itself (the table lacks it), 2 a wrong command,
+130 interrupted; what was run by then is kept, and the same command goes on from there.
 """
 
 from __future__ import annotations
@@ -45,19 +45,28 @@ COLUMNS = {  # of faults.csv: what faults.md calls them
 }  # fmt: skip
 
 
-def rows(chosen: Sequence[Case], *, again: bool, console: Console) -> Iterator[dict[str, Any]]:
-    """One for each case with a fault, as its run ends."""
+def rows(
+    chosen: Sequence[Case], *, again: bool, console: Console
+) -> Iterator[dict[str, Any] | None]:
+    """One for each case with a fault, as its run ends. None: the run, or the undisturbed one, which
+    comes first, broke by itself."""
     reference: Made | None = None
     for case in chosen:
         check()
-        made = run_case(case, again=again)
+        about = f"{case.system} {case.engine} {case.fault}, seed {case.seed}"
+        made: Made | None = None
+        try:
+            made = run_case(case, again=again)
+        except RunError as error:
+            console.print(f"{about}: {first_line(error)}", soft_wrap=True)
         if case.fault == UNDISTURBED:
             reference = made
             continue
-        assert reference is not None, "each system's undisturbed run comes first"
+        if made is None or reference is None:
+            yield None
+            continue
         row = compared(case, made, reference)
         told = row["ended"] or f"{row['lost']} lost, recovered after {row['recover_s']} s"
-        about = f"{case.system} {case.engine} {case.fault}, seed {case.seed}"
         console.print(f"{about}: {told}", soft_wrap=True)
         yield row
 
@@ -168,9 +177,10 @@ def main(words: Sequence[str] | None = None) -> int:
     out: Path = given.out or (FAULTED_RUNS if part else PUBLISHED)
     make_folder(out)
     listen()
-    write(out, list(rows(chosen, again=given.again, console=Console(stderr=True))))
+    every = list(rows(chosen, again=given.again, console=Console(stderr=True)))
+    write(out, [row for row in every if row is not None])
     print(out / "faults.md")
-    return 0
+    return int(None in every)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from harness.configuration.config import typed
-from harness.errors import InstanceLost
+from harness.errors import InstanceLost, RunError
 from harness.faulting import __main__ as command
 from harness.faulting import cases as made_cases
 from harness.faulting.cases import UNDISTURBED, cases, read_cases
@@ -97,6 +97,24 @@ def command_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(command, "listen", lambda: None)
     yield
     GlobalHydra.instance().clear()
+
+
+@pytest.mark.usefixtures("command_alone")
+def test_a_run_that_breaks_by_itself_is_told_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "FAULTED_RUNS", tmp_path)
+
+    def breaks(case: made_cases.Case, *, again: bool) -> None:
+        raise RunError(f"{case.fault} broke\nat length")
+
+    monkeypatch.setattr(command, "run_case", breaks)
+    assert command.main(["--only", "aegaeon", "--engines", "torch"]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[:2] == [
+        "aegaeon torch none, seed 0: none broke", "aegaeon torch kill, seed 0: kill broke",
+    ]  # fmt: skip
+    assert len((tmp_path / "faults.csv").read_text().splitlines()) == 1
 
 
 def break_off(scheduler: PaperScheduler, server: Server, leaving: set[int]) -> None:
