@@ -145,6 +145,7 @@ bench-elastic: setup
 
 bench-client: setup
 	$(PY) -m tests.benchmarks.bench_client --json results/published/client/bench_client.json
+	$(PY) -m tests.benchmarks.bench_parity --json results/published/client/parity.json
 
 gpu: setup
 	$(PY) -m tests.gpu

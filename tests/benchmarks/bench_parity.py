@@ -169,7 +169,7 @@ def measured(folder: Path, num: int) -> dict[str, Any]:
     return {
         "git": git_revision(), "machine": machine(),
         "load_average": round(os.getloadavg()[0], 2), "vllm_version": _version(),
-        "requests": num, "verdict": run.invalid or "VALID",
+        "requests": num, "verdict": run.summary["verdict"],
         "same_prompts": prompts[0] == prompts[1],
         "tokens": [{"asked": a, "vllm": v, "harness": h} for a, v, h in triples],
         "rows": compared(run, file, (truth_s(theirs), truth_s(ours))),
@@ -197,9 +197,11 @@ def markdown(found: dict[str, Any]) -> str:
         "",
         "Milliseconds. The clients ran one after the other, so each has a truth of its own: the",
         "server's times, by vLLM's definition. `same definition` is vLLM's, of the harness's run.",
-        f"The harness's verdict: {found['verdict']}. Both clients and the server ran on",
-        f"{host['cpu']}, {host['num_cores']} cores, load average {found['load_average']}. With a",
-        "load above the cores, times tell of other work, and only the counts of tokens hold.",
+        f"The harness's run is {found['verdict']['status']}. Clients and server ran on "
+        f"{host['cpu']}, {host['num_cores']} cores,",
+        f"load average {found['load_average']}. With a load above the cores, times tell of other "
+        "work, and only the",
+        "counts of tokens hold.",
         "",
         "| | vLLM's client | its server | the harness, same definition | its server | the harness, "
         "own definition | vLLM's definition differs |",

@@ -133,9 +133,9 @@ def test_a_schedule_of_sessions_is_replayed_as_it_is(tmp_path: Path, lengths: Pa
     schedule = made(lengths, seed=5)
     schedule.save(tmp_path / "schedule.parquet")
     assert made(tmp_path / "schedule.parquet").sha256() == schedule.sha256()
-    for word in ("workload.num_sessions=2", "workload.think.mean_s=5.0", "workload.rate_per_s=null"):
-        with pytest.raises(UsageError, match=f"{word.replace('null', 'None')} would change"):
-            made(tmp_path / "schedule.parquet", word)
+    for word in ("num_sessions=2", "think.mean_s=5.0", "rate_per_s=None"):
+        with pytest.raises(UsageError, match=f"workload.{word} would change"):
+            made(tmp_path / "schedule.parquet", f"workload.{word.replace('None', 'null')}")
     open_loop = ("+system=vllm", "+workload=trace", f"workload.path={tmp_path}/schedule.parquet")
     config = plain(composed(*open_loop))
     data = build(config["data"], "data")
