@@ -10,19 +10,14 @@ import asyncio
 import resource
 import ssl
 import time
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
-from harness.clock import WallLoop
 from harness.drivers.io_thread import IoThread, Reader, Transport
 from harness.drivers.kernel_stamps import StampedSocket, connected_socket
 
 IDLE_S = 2.0  # below any server's own limit (vLLM: 5 s)
-LEAD_S = 0.5  # connections are there this long before the arrival that needs them
-LOOK_S = 0.1  # how often arrivals ahead are counted
 MAX_OPENING = 16  # at once: opening must not hold up reading
 MAX_AHEAD = 1024  # to one server: half of the backlog that vLLM's takes
 
@@ -33,10 +28,6 @@ class User(Reader, Protocol):
     def connected(self, connection: Connection) -> None: ...
 
     def not_connected(self, error: OSError) -> None: ...
-
-
-class Opener(Protocol):
-    def want(self, number: int) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -172,24 +163,6 @@ class Connections:
             lambda: Connection(self._io), self._host, self._port, ssl=self._ssl
         )
         return connection
-
-
-def needed(arrivals_s: Sequence[float], now_s: float) -> int:
-    """How many of `arrivals_s` (ascending) come within LEAD_S of `now_s`."""
-    return bisect_right(arrivals_s, now_s + LEAD_S) - bisect_right(arrivals_s, now_s)
-
-
-async def keep_ahead(
-    lines: Sequence[Opener], arrivals_s: Callable[[], Sequence[float]], loop: WallLoop
-) -> None:
-    """Has each line hold its part of the connections that the arrivals ahead need, until
-    `arrivals_s` has none; in the run's loop. Which server a request goes to is the system's to say:
-    parts are equal."""
-    while ahead_s := arrivals_s():
-        share = -(-needed(ahead_s, loop.now) // len(lines))
-        for line in lines:
-            line.want(share)
-        await loop.sleep(LOOK_S)
 
 
 def _raise_file_limit() -> None:

@@ -3,19 +3,22 @@ the client's own lateness and of the server's prefix cache to judge the run."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from harness.clock import WallLoop
-from harness.drivers.connections import keep_ahead, needed
 from harness.drivers.counters import counters
 from harness.drivers.engine_metrics import scraping
 from harness.drivers.http_endpoint import HttpEndpoint
-from harness.drivers.io_process import Io
+from harness.drivers.io_process import FarLine, Io
 from harness.drivers.io_thread import record_lateness
+from harness.drivers.line import Line
 from harness.engine_api import Experiment
 from harness.errors import RunError
 
+LEAD_S = 0.5  # connections are there this long before the arrival that needs them
+LOOK_S = 0.1  # how often arrivals ahead are counted
 PREFIX_CACHE = "vllm:prefix_cache_"  # its counters count tokens
 
 
@@ -48,6 +51,24 @@ def replaying(
             queried_tokens=now["queries"] - then["queries"] if known else None,
             hit_tokens=now["hits"] - then["hits"] if known else None,
         )  # fmt: skip
+
+
+def needed(arrivals_s: Sequence[float], now_s: float) -> int:
+    """How many of `arrivals_s` (ascending) come within LEAD_S of `now_s`."""
+    return bisect_right(arrivals_s, now_s + LEAD_S) - bisect_right(arrivals_s, now_s)
+
+
+async def keep_ahead(
+    lines: Sequence[Line | FarLine], arrivals_s: Callable[[], Sequence[float]], loop: WallLoop
+) -> None:
+    """Has each line hold its part of the connections that the arrivals ahead need, until
+    `arrivals_s` has none; in the run's loop. Which server a request goes to is the system's to say:
+    parts are equal."""
+    while ahead_s := arrivals_s():
+        share = -(-needed(ahead_s, loop.now) // len(lines))
+        for line in lines:
+            line.want(share)
+        await loop.sleep(LOOK_S)
 
 
 def _ahead(experiment: Experiment) -> Callable[[], Sequence[float]]:

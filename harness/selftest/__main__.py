@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -60,18 +59,12 @@ def results(tests: Sequence[Conformance], bench: Bench) -> Iterator[dict[str, An
     together = [each for each in tests if not each.alone]
     with ThreadPoolExecutor(min(BESIDE, os.cpu_count() or 1)) as pool:
         try:
-            yield from pool.map(lambda each: timed(each, bench), together)
+            yield from pool.map(lambda each: each.result(bench), together)
         finally:
             pool.shutdown(cancel_futures=True)
     for each in tests:
         if each.alone:
-            yield timed(each, bench)
-
-
-def timed(test: Conformance, bench: Bench) -> dict[str, Any]:
-    started_s = time.monotonic()
-    row = test.result(bench)
-    return row | {"seconds": round(time.monotonic() - started_s, 2)}
+            yield each.result(bench)
 
 
 def told(row: dict[str, Any]) -> str:

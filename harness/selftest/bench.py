@@ -32,7 +32,7 @@ MAX_RUN_S = 170.0  # a run that lasts longer hangs
 MAX_END_S = 30.0  # in which a server writes what it saw
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Seen:
     """One answer, as the server has it; times of time.monotonic()."""
 
@@ -42,6 +42,9 @@ class Seen:
     writes_s: Floats  # an event each, or as many as its script has in a write
     lags_s: Floats  # of each write, behind the script
     blocked_s: float  # for which the client did not take what was written
+
+    def __post_init__(self) -> None:
+        self.writes_s, self.lags_s = np.array(self.writes_s), np.array(self.lags_s)
 
 
 class Server:
@@ -78,13 +81,7 @@ class Server:
             _pipe(self._process.stdout).close()
         log = read_json(self._log)
         self.most_open = log["most_open"]
-        self.answers = [
-            Seen(
-                each["model"], each["prompt"], each["received_s"], np.array(each["writes_s"]),
-                np.array(each["lags_s"]), each["blocked_s"],
-            )
-            for each in log["answers"]
-        ]  # fmt: skip
+        self.answers = [Seen(**each) for each in log["answers"]]
 
     def of(self, model: str) -> Seen:
         """The one answer of `model`. RunError where there is another number of them."""

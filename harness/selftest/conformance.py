@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,7 @@ class Conformance:
 
     def result(self, bench: Bench) -> dict[str, Any]:
         """Its row in what the self-test writes; a run that breaks is a failure."""
+        began_s = time.monotonic()
         try:
             made = self.test(bench)
             result, text = (FAILED if made.wrong else PASSED), "; ".join([made.text, *made.wrong])
@@ -54,7 +56,7 @@ class Conformance:
             result, text = FAILED, str(error)
         return {
             "number": self.number, "name": self.name, "asks": self.asks, "result": result,
-            "found": text,
+            "found": text, "seconds": round(time.monotonic() - began_s, 2),
         }  # fmt: skip
 
 

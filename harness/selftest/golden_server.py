@@ -90,10 +90,7 @@ class GoldenServer:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=BACKLOG)
         ready.set_result(server.sockets[0].getsockname()[1])
         await self._stop.wait()
-        server.close()
-        for task in self._handlers:
-            task.cancel()
-        await asyncio.gather(*self._handlers, return_exceptions=True)
+        server.close()  # and at the loop's end all answers under way are cancelled
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._handle(reader, writer))
@@ -182,14 +179,8 @@ def _respond(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
 
 def as_row(answer: Answer) -> dict[str, Any]:
     """What LOG.json has of one answer: no prompt, but its hash."""
-    return {
-        "model": answer.body["model"],
-        "prompt": prompt_hash(answer.body),
-        "received_s": answer.received_s,
-        "writes_s": answer.writes_s,
-        "lags_s": answer.lags_s,
-        "blocked_s": answer.blocked_s,
-    }
+    told = {key: value for key, value in vars(answer).items() if key not in ("head", "body")}
+    return {"model": answer.body["model"], "prompt": prompt_hash(answer.body), **told}
 
 
 def main(play_path: str, log_path: str) -> None:

@@ -79,6 +79,16 @@ def test_a_server_that_errs_fails_the_test(
 
 
 @pytest.mark.live
+@pytest.mark.alone
+@pytest.mark.parametrize("test", [stall, replace(rate, test=partial(rate.test, span_s=5.0))])
+def test_the_client_sends_in_time_whatever_the_server_does_or_says_so(
+    test: Conformance, tmp_path: Path
+) -> None:
+    row = test.result(Bench(tmp_path))
+    assert row["result"] == "passed", row["found"]
+
+
+@pytest.mark.live
 def test_a_run_carries_this_machines_certificate_and_says_when_it_asked_for_more(
     tmp_path: Path,
 ) -> None:

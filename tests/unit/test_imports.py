@@ -22,7 +22,7 @@ ONLY_IN = {
     "wandb": ("harness/running/tracking.py",),
     "pynvml": ("harness/records/gpu_monitor.py",),
     "httptools": ("harness/drivers/",),
-    "uvloop": ("harness/drivers/",),
+    "uvloop": ("harness/drivers/", "harness/selftest/golden_server.py"),
     "datasets": ("workloads/hub.py",),
     "tokenizers": ("workloads/tokenizer.py", "tests/"),
     "huggingface_hub": ("workloads/",),

@@ -14,8 +14,9 @@ import pytest
 
 from harness.clock import WallLoop
 from harness.drivers import connections as module
-from harness.drivers.connections import Connection, Connections, needed
+from harness.drivers.connections import Connection, Connections
 from harness.drivers.io_thread import IoThread, record_lateness
+from harness.drivers.replay import needed
 from harness.records.record import Recorder
 from harness.selftest.golden_server import GoldenServer
 from harness.selftest.script import Script

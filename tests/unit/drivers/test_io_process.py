@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +27,7 @@ from harness.records.tables import requests_table
 from harness.request import Request
 from harness.selftest.golden_server import GoldenServer
 from harness.selftest.script import Script
-from tests.running import run_here
+from tests.running import ROOT, command, run_here
 from tests.unit.drivers.endpoint import ASKED, config, experiment_for, send_all
 
 pytestmark = [pytest.mark.live, pytest.mark.alone]
@@ -116,6 +118,31 @@ def test_the_death_of_a_process_ends_the_run_and_names_it(tmp_path: Path) -> Non
     with GoldenServer(lambda _: Script(hang_at=1)) as server, pytest.raises(RunError, match=says):
         killed_at_once(server)
     assert not children()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_run(tmp_path: Path, number: int) -> None:
+    def as_from_a_terminal() -> None:  # a shell ignores Ctrl-C for what it runs behind
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,model,prompt_tokens,output_tokens\n0.0,m,8,4\n")
+    with GoldenServer(lambda _: Script(hang_at=1), ["m"]) as server:
+        words = "engine=openai", f"engine.url={server.url}", "+client.processes=2", "tracking=none"
+        run = subprocess.Popen(
+            command("+system=vllm", "+workload=trace", f"workload.path={trace}", *words,
+                    f"hydra.run.dir={tmp_path}/run"),
+            cwd=ROOT, preexec_fn=as_from_a_terminal,
+        )  # fmt: skip
+        while not server.answers:
+            assert run.poll() is None
+            time.sleep(0.05)
+        processes = psutil.Process(run.pid).children()
+        assert len(processes) == 2
+        run.send_signal(number)
+        assert run.wait(60) in (130, -signal.SIGKILL)
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert not alive
 
 
 @pytest.mark.parametrize(
