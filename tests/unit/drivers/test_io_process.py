@@ -19,6 +19,7 @@ import pytest
 
 from harness.clock import WallLoop
 from harness.cluster import Cluster
+from harness.drivers.io_thread import Lateness, record_lateness
 from harness.drivers.openai_http import OpenAiEngine
 from harness.errors import RunError, UsageError
 from harness.records.evidence import Evidence
@@ -87,6 +88,19 @@ def test_two_processes_find_what_one_thread_finds(tmp_path: Path) -> None:
     assert heart["fields"]["stamped_by"] in ("kernel", "client")
     evidence = Evidence.of(requests_table(recorder), recorder.events, simulated=False)
     assert evidence.receive_lag is not None
+
+
+def test_times_at_which_any_of_them_was_late_are_joined() -> None:
+    loop, recorder = WallLoop(), Recorder([])
+    loop.start_monotonic_s = 10.0
+    one = Lateness([(9.0, 11.0), (15.0, 16.0), (20.0, 22.0)], [(12.0, 13.0)], 0.0, 0.5)
+    two = Lateness([(8.0, 9.5), (15.5, 18.0), (16.5, 17.0)], [], 12.0, 0.75)
+    record_lateness([one, two], loop, recorder)
+    found = [(e["start_s"], e["end_s"]) for e in recorder.events if e["kind"] == "stall"]
+    assert found == [(0.0, 1.0), (5.0, 8.0), (10.0, 12.0)]
+    heart, late = recorder.events[0]["fields"], recorder.events[-1]["fields"]
+    assert (heart["cpu_wait_s"], heart["stamped_by"]) == (0.75, "client")
+    assert (late["since_s"], late["came_s"]) == ((2.0,), (3.0,))
 
 
 def test_a_stopped_process_is_late_by_the_runs_own_verdict(tmp_path: Path) -> None:
