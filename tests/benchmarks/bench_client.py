@@ -1,6 +1,6 @@
 """How far the client's P99s are from the truth, and whether its verdict says so.
 
-    python -m tests.benchmarks.bench_client [--json FILE] [--only TEXT] [--again]
+    python -m tests.benchmarks.bench_client [--json FILE] [--only TEXT] [--again] [--processes N]
 
 A golden server in C (`golden_server.c`), in a process of its own, streams answers on a known
 schedule and keeps the time of each write. The harness replays a trace against it, as a user runs
@@ -122,8 +122,9 @@ def p99_ms(values_s: Floats) -> float:
     return round(float(np.percentile(values_s, 99)) * 1e3, 2) if len(values_s) else float("nan")
 
 
-def measured(point: Point, binary: Path, folder: Path) -> dict[str, Any]:
-    """One run of the harness and what the server says of it; raises where the run broke."""
+def measured(point: Point, binary: Path, folder: Path, *words: str) -> dict[str, Any]:
+    """One run of the harness and what the server says of it; raises where the run broke. `words`:
+    more of its command."""
     trace, log, run_dir = folder / "trace.csv", folder / "server.log", folder / "run"
     rows = (f"{at:.6f},golden,{PROMPT_TOKENS},{point.tokens}\n" for at in point.arrivals_s())
     trace.write_text("arrival_s,model,prompt_tokens,output_tokens\n" + "".join(rows))
@@ -131,7 +132,7 @@ def measured(point: Point, binary: Path, folder: Path) -> dict[str, Any]:
         done = run_command(
             "+system=vllm", "+workload=trace", f"workload.path={trace}", "engine=openai",
             f"engine.url={url}", "tracking=none", "figure=null", "progress=false",
-            f"hydra.run.dir={run_dir}", timeout=60,
+            f"hydra.run.dir={run_dir}", *words, timeout=60,
         )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{point.name}: exit status {done.returncode}: {done.stderr[-2000:]}")
@@ -267,7 +268,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="keep the points here, and a table beside it")
     parser.add_argument("--only", default="", help="points whose name has this, e.g. 'rate 200'")
     parser.add_argument("--again", action="store_true", help="run points that are there already")
+    parser.add_argument("--processes", type=int, help="client.processes; without --json")
     arguments = parser.parse_args()
+    if arguments.processes and arguments.json:
+        parser.error("--json keeps the points of the usual client: leave out --processes")
+    words = [f"+client.processes={arguments.processes}"] if arguments.processes else []
     compiler = shutil.which("cc")
     if compiler is None:
         parser.exit(2, "no C compiler: cc is needed to build the golden server\n")
@@ -283,7 +288,7 @@ def main() -> None:
                 continue
             try:
                 with tempfile.TemporaryDirectory() as folder:
-                    row = measured(point, binary, Path(folder))
+                    row = measured(point, binary, Path(folder), *words)
             except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
                 failed.append(f"{point.name}: {error}")
                 continue
