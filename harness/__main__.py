@@ -34,7 +34,6 @@ from harness.configuration.options import (
     known_device,
     known_groups,
     known_keys,
-    known_names,
     missing_groups,
     named_options,
     refuse_ignored,
@@ -110,7 +109,6 @@ def main() -> None:
         made = not_yet_there(sys.argv)
         known_options(sys.argv[1:])
         named_options(sys.argv[1:])
-        known_names(sys.argv[1:])
         if {"-m", "--multirun"} & set(sys.argv) and any(a.startswith(RUN_DIR) for a in sys.argv):
             raise UsageError(f"with -m each run has its own folder: give {SWEEP_DIR}DIR instead")
         run_one()

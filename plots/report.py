@@ -85,7 +85,7 @@ def page(run: FinishedRun) -> str:
         cell=run_table.cell,
         slo_words=end_table.slo_words,
         model_columns=end_table.MODEL_COLUMNS,
-        models=[*islice(end_table.model_rows(run.summary["models"]), MAX_MODELS)],
+        models=model_rows(run.summary["models"]),
         other_lines=end_table.other_lines(run.summary),
         workload="; ".join(end_table.workload_lines(run.manifest["dataset"])),
         pictures={
@@ -100,6 +100,11 @@ def page(run: FinishedRun) -> str:
         code_hash=code_hash,
         seeds=run_table.seeds(run.manifest),
     )
+
+
+def model_rows(models: Mapping[str, Any]) -> list[list[str]]:
+    """Of the most requested models; a single model has no numbers of its own."""
+    return [*islice(end_table.model_rows(models), MAX_MODELS)] if len(models) > 1 else []
 
 
 def _simulator(run: FinishedRun) -> list[str]:

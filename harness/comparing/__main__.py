@@ -13,10 +13,9 @@ both sides overlap; without parity points there is no band, and the table says s
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from harness.comparing.bands import TIE, within_band
 from harness.comparing.paired import Difference, differences, measured
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
-from harness.files import write_text
+from harness.files import write_json
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, numbers_table
@@ -119,9 +118,8 @@ def _method(
 
 def as_row(reference: Arm, other: Arm, judged: Difference) -> dict[str, Any]:
     """One row of --out."""
-    values = {each.name: getattr(judged, each.name) for each in fields(judged)}
     about = {"metric": judged.metric.name, "unit": judged.metric.unit}
-    return {"reference": reference.label, "other": other.label} | values | about
+    return {"reference": reference.label, "other": other.label} | asdict(judged) | about
 
 
 def compared(paths: Sequence[Path], *, anyway: bool, out: Path | None) -> Iterator[Table]:
@@ -145,7 +143,7 @@ def compared(paths: Sequence[Path], *, anyway: bool, out: Path | None) -> Iterat
         rows += [as_row(first, other, each) for each in judged]
         yield table(first, other, judged, [*said, *_of_bands(runs, judged)])
     if out is not None:
-        write_text(out, json.dumps(rows, indent=1) + "\n")
+        write_json(out, rows)
 
 
 def _of_bands(runs: Sequence[FinishedRun], judged: Sequence[Difference]) -> Iterator[str]:

@@ -57,17 +57,12 @@ def conditions(manifests: Sequence[dict[str, Any]]) -> list[str]:
         "KV memory": lambda manifest: _kv_memory(manifest["engine"]),
         **{name: partial(_version, name=name) for name in ("numpy", "python", "torch", "vllm")},
     }
-    by_source = all("sources" in manifest for manifest in manifests)
-    if not by_source:
-        traits["revision"] = lambda manifest: (
-            (manifest["git"] or {}).get("revision", "")[:7] or None
-        )
     found = []
     for name, trait in traits.items():
         values = [trait(manifest) for manifest in manifests]
         if None not in values and len(set(values)) > 1:
             found.append(f"{name} ({'; '.join(map(str, values))})")
-    return [*found, *_sources([manifest["sources"] for manifest in manifests if by_source])]
+    return [*found, *_sources([manifest.get("sources", {}) for manifest in manifests])]
 
 
 def _version(manifest: dict[str, Any], name: str) -> str | None:
@@ -98,7 +93,7 @@ def _kv_memory(engine: dict[str, Any]) -> str | None:
 
 def _sources(hashes: Sequence[dict[str, str]]) -> list[str]:
     """The source files that all runs were made by and that were not the same in all."""
-    common = set(hashes[0]).intersection(*hashes) if hashes else ()
+    common = set(hashes[0]).intersection(*hashes)
     files = sorted(path for path in common if len({of_run[path] for of_run in hashes}) > 1)
     more = f" and {len(files) - 3} more" if len(files) > 3 else ""
     return [f"sources ({', '.join(files[:3])}{more})"] if files else []

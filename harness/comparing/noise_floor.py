@@ -5,7 +5,6 @@ A simulated run repeats exactly and has no floor.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from harness.comparing.arms import key
 from harness.comparing.conditions import valid
 from harness.comparing.paired import METRICS, measured
 from harness.errors import RunError, UsageError
-from harness.files import read_json, write_text
+from harness.files import read_json, write_json
 from harness.records.interval import interval
 from harness.records.run_folder import FinishedRun
 from harness.records.slo import slo_of
@@ -49,7 +48,7 @@ def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Pa
         "values": values,
         "difference": {name: _reach(of_name) for name, of_name in values.items()},
     }
-    write_text(run.path / FILE, json.dumps(made, indent=1) + "\n")
+    write_json(run.path / FILE, made)
     return run.path / FILE
 
 

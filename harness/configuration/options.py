@@ -34,24 +34,9 @@ GROUPS = (
 )
 
 
-# Keys of earlier versions, by their names of today.
-RENAMED = {
-    "market": "model_set",
-    "workload.twin": "workload.synthetic",
-    "engine.pool.unstaged_bytes_per_s": "engine.pool.pageable_bytes_per_s",
-}
 NO_NAME = re.compile(
     r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?|null|true|false|nan|inf|[\[{].*", re.IGNORECASE | re.DOTALL
 )
-
-
-def known_names(arguments: Sequence[str]) -> None:
-    """Raises UsageError for an override of a key that has another name now, and says which."""
-    for word in arguments:
-        key = word.lstrip("~+").partition("=")[0].partition("@")[0]
-        for old, new in RENAMED.items():
-            if key == old or key.startswith(f"{old}."):
-                raise UsageError(f"{key} is {new}{key.removeprefix(old)} now")
 
 
 def named_options(arguments: Sequence[str]) -> None:

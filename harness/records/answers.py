@@ -72,12 +72,10 @@ def cached_shares(answers: Mapping[str, Any]) -> dict[str, float]:
         share = answers["foreign_cached_tokens"] / asked if asked else 0.0
         return {"the answers' usage, which no earlier turn had": share}
     if answers["cached_tokens"] is not None and answers["counted_prompt_tokens"]:
-        share = answers["cached_tokens"] / answers["counted_prompt_tokens"]
-        found["the answers' usage"] = share
+        found["the answers' usage"] = answers["cached_tokens"] / answers["counted_prompt_tokens"]
     for name, counters in answers["prefix_cache"].items():
         if counters["queried_tokens"]:
-            share = counters["hit_tokens"] / counters["queried_tokens"]
-            found[f"{name}'s counters"] = share
+            found[f"{name}'s counters"] = counters["hit_tokens"] / counters["queried_tokens"]
     return found
 
 

@@ -6,7 +6,6 @@ counts on the machine and for the client's code that it was measured with.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from harness.files import read_json
 from harness.records.device_events import Event
 from harness.records.manifest import PROJECT, machine
+from harness.records.sources import code_hash, content
 from harness.records.token_log import TokenLog
 
 FILE = "certificate.json"
@@ -34,13 +34,12 @@ def of_this_machine(runs_dir: Path) -> dict[str, Any] | None:
 
 
 def client_code() -> str:
-    """12 hex digits of the files that send requests and stamp tokens."""
-    paths = [*sorted((PROJECT / "harness/drivers").glob("*.py")), PROJECT / "harness/clock.py"]
-    paths.append(PROJECT / "harness/running/client.py")
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]
+    """Stands for the files that send requests and stamp tokens."""
+    drivers = (PROJECT / "harness/drivers").glob("*.py")
+    paths = [f"harness/drivers/{path.name}" for path in drivers]
+    return code_hash(
+        {path: content(path) for path in [*paths, "harness/clock.py", "harness/running/client.py"]}
+    )
 
 
 def demand(log: TokenLog) -> dict[str, int]:

@@ -36,11 +36,7 @@ LOOK_ELSEWHERE_S = 2.0  # on another host: each look costs a file there
 
 
 class Claimed(Exception):
-    """Another process has the claim; `holder` says which."""
-
-    def __init__(self, holder: str) -> None:
-        super().__init__(holder)
-        self.holder = holder
+    """Another process has the claim: the one that this names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +51,6 @@ class Holder:
 
     def __str__(self) -> str:
         return f"process {self.process} on {self.host}"
-
-    def is_here(self) -> bool:
-        return self.place == _place()
 
     def lives(self) -> bool:
         """Whether the process, one of this host, is still there."""
@@ -100,7 +93,8 @@ def claimed(path: Path, *, wait: bool) -> Iterator[None]:
 def _taken(path: Path, wait: bool) -> tuple[str, int]:
     """The token of the claim, now this process's, and the open file."""
     while True:
-        mine = _mine()
+        own, token = psutil.Process(), uuid.uuid4().hex[:12]
+        mine = Holder(own.pid, socket.gethostname(), _place(), own.create_time(), token)
         with suppress(FileExistsError):
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
             try:
@@ -113,7 +107,7 @@ def _taken(path: Path, wait: bool) -> tuple[str, int]:
         here = True
         try:
             holder = _holder(path)
-            here = holder is not None and holder.is_here()
+            here = holder is not None and holder.place == _place()
             stale = not holder.lives() if here and holder else _unsigned_s(path) > STALE_S
         except FileNotFoundError:
             continue  # it has just been given up
@@ -163,12 +157,6 @@ def _unsigned_s(path: Path) -> float:
     """Seconds since the claim was signed, by the clock that signed it: the file system's."""
     with path.open() as claim, TemporaryFile(dir=path.parent) as now:
         return os.fstat(now.fileno()).st_mtime - os.fstat(claim.fileno()).st_mtime
-
-
-def _mine() -> Holder:
-    own = psutil.Process()
-    token = uuid.uuid4().hex[:12]
-    return Holder(own.pid, socket.gethostname(), _place(), own.create_time(), token)
 
 
 @cache

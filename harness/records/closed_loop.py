@@ -27,10 +27,8 @@ class Kept:
 
 def concurrency_of(events: Iterable[Event]) -> int | None:
     """What was asked for; None: the run was an open loop."""
-    for event in events:
-        if event["kind"] == CLOSED_LOOP:
-            return int(event["fields"]["concurrency"])
-    return None
+    asked = (event["fields"] for event in events if event["kind"] == CLOSED_LOOP)
+    return next((int(fields["concurrency"]) for fields in asked), None)
 
 
 def kept(log: TokenLog, concurrency: int) -> Kept:

@@ -154,12 +154,9 @@ def host_full(events: Iterable[Event]) -> dict[str, dict[str, float]]:
 
 def standstills_s(events: Iterable[Event]) -> dict[str, float]:
     """The longest time for which each server gave nobody a token while requests timed out."""
-    found: dict[str, float] = {}
-    for event in events:
-        if event["kind"] == "no_progress":
-            name = event["instance"]
-            found[name] = max(found.get(name, 0.0), _length_s(event))
-    return found
+    of = _grouped(events, lambda event: event["kind"])
+    waits = _grouped(of["no_progress"], lambda event: event["instance"])
+    return {name: max(map(_length_s, of_server)) for name, of_server in waits.items()}
 
 
 def faults_struck(faults: Sequence[Event]) -> tuple[str, list[str]]:

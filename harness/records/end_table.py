@@ -38,7 +38,7 @@ def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
     latency = numbers_table("latency", COLUMNS.values(), title=escape(title(manifest)))
     for key, name in LATENCIES.items():
         latency.add_row(name, *(cell(summary[key], column) for column in COLUMNS))
-        if within := summary.get("intervals_95", {}).get(key):
+        if within := summary["intervals_95"].get(key):
             ends = (ends_of(within.get(column)) for column in COLUMNS)
             latency.add_row("  95 %", *ends, style="dim")
     by_model = [_models(summary["models"])] if len(summary["models"]) > 1 else []
@@ -56,11 +56,11 @@ def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def model_rows(models: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
-    """The name and MODEL_COLUMNS of each model; nothing where runs of earlier versions had none."""
+    """The name and MODEL_COLUMNS of each of several models."""
     for name, row in models.items():
-        means = (cell(row[key], "mean") if key in row else "" for key in LATENCIES)
+        means = (cell(row[key], "mean") for key in LATENCIES)
         shares = (share(row["slo_attainment"][kind]) for kind in ATTAINMENTS)
-        good = number(row["goodput_per_s"]) if "goodput_per_s" in row else ""
+        good = number(row["goodput_per_s"])
         yield [name, f"{row['num_requests']:,}", *means, *shares, good]
 
 
@@ -74,18 +74,18 @@ def slo_words(slo: Mapping[str, Any]) -> str:
 def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     slo, attainment, verdict = summary["slo"], summary["slo_attainment"], summary["verdict"]
     grid = Table.grid(padding=(0, 2))
-    rates = [summary[f"{name}_per_s"] for name in ("request_throughput", "goodput")]
     shares = [f"{kind} {share(attainment[kind])}" for kind in ATTAINMENTS]
-    tokens_per_s = number(summary["output_throughput_tokens_per_s"])
+    names = ("request_throughput_per_s", "output_throughput_tokens_per_s", "goodput_per_s")
+    completed, tokens, good = (number(summary[name]) for name in names)
     grid.add_row(
         "requests",
         f"{summary['num_completed']} of {summary['num_requests']} completed, "
         f"{summary['num_failed']} failed ({summary['num_timeouts']} timed out)",
     )
-    grid.add_row("throughput", f"{number(rates[0])} requests/s, {tokens_per_s} tokens/s")
+    grid.add_row("throughput", f"{completed} requests/s, {tokens} tokens/s")
     grid.add_row("SLO attainment", ", ".join(shares) + _within(summary))
     within = escape(f"SLO {slo['name']}: {slo_words(slo)}")
-    grid.add_row("goodput", f"{number(rates[1])} requests/s within {within}")
+    grid.add_row("goodput", f"{good} requests/s within {within}")
     for name, what in other_lines(summary):
         grid.add_row(name, what)
     grid.add_row("workload", escape("; ".join(workload_lines(manifest["dataset"]))))
@@ -99,18 +99,15 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
 
 
 def _within(summary: Mapping[str, Any]) -> str:
-    """The interval of the attainment by request; nothing in summaries that have none."""
-    if "intervals_95" not in summary:
-        return ""
+    """The interval of the attainment by request."""
     low, high = summary["intervals_95"]["slo_attainment"]["request"]
     return f" (95 %: {low:.1%} to {high:.1%})"
 
 
 def workload_lines(dataset: Mapping[str, Any]) -> list[str]:
     """The dataset, which file of it was read, and what was done to its rows."""
-    file = dataset.get("file")  # runs from before it was recorded have none
-    named = f"{dataset['source']} ({file})" if file else dataset["source"]
-    return [named, *dataset["steps"]]
+    file = f" ({dataset['file']})" if dataset["file"] else ""
+    return [f"{dataset['source']}{file}", *dataset["steps"]]
 
 
 def other_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -147,19 +144,19 @@ def session_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for kind in ("first", "later"):
         turns = sessions[kind]
         if turns["num_requests"]:
-            ttft = (f"{name} {cell(turns['ttft_s'], key)}" for key, name in COLUMNS.items())
-            yield (
-                f"{kind} turns",
-                f"{turns['num_requests']}: TTFT {', '.join(ttft)}{_cached(turns)}",
-            )
+            told = f"{turns['num_requests']}: TTFT {_spread(turns['ttft_s'])}{_cached(turns)}"
+            yield f"{kind} turns", told
+
+
+def _spread(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {cell(row, key)}" for key, name in COLUMNS.items())
 
 
 def _cached(turns: Mapping[str, Any]) -> str:
     """Nothing where nobody said what was cached."""
     cached, prompts = turns["cached_tokens"], turns["prompt_tokens"]
-    return (
-        "" if cached is None or not prompts else f"; {cached / prompts:.1%} of the prompts cached"
-    )
+    known = cached is not None and prompts
+    return f"; {cached / prompts:.1%} of the prompts cached" if known else ""
 
 
 def smoothness_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -213,11 +210,8 @@ def _differ(one: float | None, other: float | None) -> bool:
 def device_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What there is to say of instances that models share."""
     if switches := summary.get("switches"):
-        latency = ", ".join(
-            f"{name} {cell(switches['latency_s'], key)}" for key, name in COLUMNS.items()
-        )
         hidden = f"{switches['hidden_share']:.0%} of the loads hidden by prefetching"
-        yield "switches", f"{switches['count']:,}; {latency}; {hidden}"
+        yield "switches", f"{switches['count']:,}; {_spread(switches['latency_s'])}; {hidden}"
     if busy := summary.get("busy_share"):
         yield "busy", f"{busy['mean']:.1%} of the time, mean of {len(busy['instances'])} instances"
     if plugin := summary.get("plugin"):

@@ -41,7 +41,7 @@ def locked(folder: Path, *, wait: bool) -> Iterator[None]:
                     break
         except Claimed as error:
             raise FolderInUse(
-                f"{folder} is in use by {error.holder}, which runs into it; name another folder "
+                f"{folder} is in use by {error}, which runs into it; name another folder "
                 "or wait for it to end"
             ) from None
         except OSError as error:

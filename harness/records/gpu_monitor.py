@@ -25,12 +25,11 @@ def devices() -> list[dict[str, Any]]:
     except pynvml.NVMLError:
         return []
     try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
         return [
             {
                 "name": pynvml.nvmlDeviceGetName(handle),
                 "memory_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-                "driver": driver,
+                "driver": pynvml.nvmlSystemGetDriverVersion(),
             }
             for handle in _handles()
         ]

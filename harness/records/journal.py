@@ -28,7 +28,6 @@ from harness.records.record import Chunk, Recorder, Reported, Segment, Status
 from harness.request import Request
 
 JOURNAL = "journal.bin"
-EARLIER_JOURNAL = "journal.marshal"  # of earlier versions: only the Python that wrote it reads it
 FORMAT = b"elastic serving harness, journal 1\n"
 BATCH_HEAD = struct.Struct("<II")  # length and CRC-32 of the payload
 # kind, whether in one chunk, start_s, num_tokens, step_s, growth_s, length of the name, number of

@@ -1,10 +1,11 @@
 """Little's law, L = λ·W, on a run's token log.
 
-L is counted over time: requests in the system, which enter when they are sent and leave with
-their latest token. λ·W comes from the latencies that the summary reports: completed requests per
-second, times their mean end-to-end latency from the scheduled arrival. Over a run that starts
-and ends empty the two are the same number, unless the log contradicts itself: a client that is
-late, tokens out of order, an end before its beginning. Knows of no system or engine.
+L is the mean number of requests in the system, which enter when they are sent and leave with their
+latest token: the time that they are in it, added up, over the run's duration. λ·W comes from the
+latencies that the summary reports: completed requests per second, times their mean end-to-end
+latency from the scheduled arrival. Over a run that starts and ends empty the two are the same
+number, unless the log contradicts itself: a client that is late, tokens out of order, an end before
+its beginning. Knows of no system or engine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.records.token_log import Floats, TokenLog
+from harness.records.token_log import TokenLog
 
 
 def littles_law(log: TokenLog) -> dict[str, Any]:
@@ -26,7 +27,8 @@ def littles_law(log: TokenLog) -> dict[str, Any]:
     done, duration_s = log.completed & log.started, log.duration_s
     lambda_w = float(log.e2e_s[done].sum()) / duration_s if duration_s > 0 else 0.0
     # The latest token, wherever in its request's list it stands.
-    in_system_s = _occupied_s(log.sent_s[done], log.largest(log.times_s, np.nan)[done])
+    leaves_s = log.largest(log.times_s, np.nan)[done]
+    in_system_s = float(np.maximum(leaves_s - log.sent_s[done], 0.0).sum())
     mean_in_system = in_system_s / duration_s if duration_s > 0 else 0.0
     return {
         "l": mean_in_system,
@@ -34,12 +36,3 @@ def littles_law(log: TokenLog) -> dict[str, Any]:
         "relative_gap": (mean_in_system - lambda_w) / abs(lambda_w) if lambda_w else None,
         "num_left_out": int((~done).sum()),
     }
-
-
-def _occupied_s(enters_s: Floats, leaves_s: Floats) -> float:
-    """∫ of the number of requests in the system over time; none leaves before it has come."""
-    times_s = np.concatenate([enters_s, np.maximum(enters_s, leaves_s)])
-    change = np.concatenate([np.ones(len(enters_s)), -np.ones(len(leaves_s))])
-    order = np.argsort(times_s, kind="stable")
-    present = np.cumsum(change[order])
-    return float((present[:-1] * np.diff(times_s[order])).sum())

@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -112,8 +113,7 @@ def archived_revision(folder: Path) -> dict[str, Any] | None:
         line for line in listed
         if not line[66:].startswith(f"{PUBLISHED}/") or line[66:].startswith(f"{ERROR}/")
     ]  # fmt: skip
-    dirty = any(map(changed, code))
-    return {"revision": revision.read_text().strip(), "dirty": dirty}
+    return {"revision": revision.read_text().strip(), "dirty": any(map(changed, code))}
 
 
 @cache
@@ -121,10 +121,8 @@ def versions() -> dict[str, str]:
     """Python and the packages that shape a result, as far as they are installed."""
     installed = {}
     for package in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             installed[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return {"python": platform.python_version()} | installed
 
 

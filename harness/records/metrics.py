@@ -63,7 +63,7 @@ def summarise(
     closed_loop: what `kept` found, where the client was one; sessions: what `summarise_sessions`
     found, where there were any; such runs ask for no rate.
     TTFT and TBT are of every token that came, also of requests that failed later; TPOT and E2E
-    are of completed requests. None: no such value, or too few samples (percentiles_unsupported).
+    are of completed requests. None: no such value, or too few samples.
     intervals_95: of means, percentiles, attainment by request and goodput, over this run's
     requests; they say nothing of another seed or machine.
     steady: the same from the end of the warm-up to the last arrival, or why there is no such time.
@@ -76,20 +76,13 @@ def summarise(
     log, answers, lag = run.log, run.answers, run.receive_lag
     duration_s, times_known = log.duration_s, surplus_share(run.answers) <= MAX_SURPLUS_SHARE
     attained = Attained.of(log, slo, times_known=times_known)
-    latencies = _latencies(log, times_known)
     return {
         "num_requests": len(log),
         "num_completed": int(log.completed.sum()),
         "num_failed": int(log.failed.sum()),
         "num_timeouts": int((log.status == "timeout").sum()),
         "duration_s": duration_s,
-        **latencies,
-        "percentiles_unsupported": [
-            f"{name}.{key}"
-            for name, row in latencies.items()
-            for key, value in row.items()
-            if value is None
-        ],
+        **_latencies(log, times_known),
         "request_throughput_per_s": _per_s(log.completed.sum(), duration_s),
         "output_throughput_tokens_per_s": _per_s(len(log.times_s), duration_s),
         "asked_rate_per_s": rate_per_s(log.arrival_s) if run.asks_rate else None,
@@ -197,7 +190,9 @@ def _latencies(log: TokenLog, times_known: bool) -> dict[str, dict[str, float | 
     found["tbt_s"] = distribution(log.tbt_s() if times_known else np.empty(0))
     if not times_known:
         return found | {"itl_chunk_s": dict(found["tbt_s"])}
-    same = log.one_token_chunks  # many millions of gaps need not be sorted twice
+    same = len(log.chunk_tokens) == len(
+        log.times_s
+    )  # many millions of gaps need not be sorted twice
     found["itl_chunk_s"] = dict(found["tbt_s"]) if same else distribution(log.itl_chunk_s())
     return found
 

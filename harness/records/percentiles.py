@@ -40,5 +40,5 @@ def distribution(values: npt.NDArray[np.float64]) -> dict[str, float | int | Non
     }
     supported = [p for p in PERCENTILES if len(values) >= min_samples(p)]
     found = np.percentile(values, supported).tolist() if supported else []
-    row |= dict.fromkeys((f"p{p:g}" for p in PERCENTILES), None)
-    return row | {f"p{p:g}": value for p, value in zip(supported, found, strict=True)}
+    known = dict(zip(supported, found, strict=True))
+    return row | {f"p{p:g}": known.get(p) for p in PERCENTILES}

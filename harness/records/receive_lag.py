@@ -11,6 +11,7 @@ two beats is not seen. Pure functions over the token log and the run's events.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,12 +42,9 @@ def receive_lag(log: TokenLog, events: Iterable[Event]) -> dict[str, Any] | None
     beat_s, stamped_by = float(heart["fields"]["beat_s"]), heart["fields"]["stamped_by"]
     quiet_s = min(float(heart["end_s"]), over_s) - float((came_s - began_s).sum())
     tokens_s, first_s = log.times_s, log.first_s[log.started]
-    if stamped_by == "kernel":
-        token_lag_s, first_lag_s = (doubt_of(times_s, events) for times_s in (tokens_s, first_s))
-    else:
-        token_lag_s, first_lag_s = (
-            lag_at(times_s, began_s, came_s, beat_s) for times_s in (tokens_s, first_s)
-        )
+    by_client = partial(lag_at, began_s=began_s, came_s=came_s, beat_s=beat_s)
+    lag_s = partial(doubt_of, events=events) if stamped_by == "kernel" else by_client
+    token_lag_s, first_lag_s = lag_s(tokens_s), lag_s(first_s)
     together_s = log.send_lag_s[log.started] + first_lag_s
     return {
         "p99": _p99(came_s - began_s, num_zeros=max(0, int(quiet_s / beat_s))),

@@ -18,7 +18,7 @@ from harness.errors import UsageError
 from harness.files import PARTIAL
 from harness.records.closed_loop import concurrency_of
 from harness.records.folder_lock import locked
-from harness.records.journal import EARLIER_JOURNAL, JOURNAL, replay
+from harness.records.journal import JOURNAL, replay
 from harness.records.manifest import ended
 from harness.records.record import Recorder
 from harness.records.run_folder import RunFolder
@@ -37,10 +37,6 @@ def recover(path: Path) -> Recorder:
         folder = RunFolder(path)
         manifest = folder.manifest()
         journal = path / JOURNAL
-        if (path / EARLIER_JOURNAL).is_file():
-            raise UsageError(
-                f"{path / EARLIER_JOURNAL} is of an earlier version, which alone can recover it"
-            )
         if manifest["status"] != "begun" and not journal.is_file():
             if manifest.get("reason") == KILLED:
                 raise UsageError(f"{path} has been recovered before: nothing is left to recover")

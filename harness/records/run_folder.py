@@ -23,7 +23,7 @@ import yaml
 from harness.errors import UsageError, first_line
 from harness.files import PARTIAL, YamlDumper, YamlLoader, read_json, replaced, write_text, writing
 from harness.records.folder_lock import LOCK, FolderError
-from harness.records.journal import EARLIER_JOURNAL, JOURNAL
+from harness.records.journal import JOURNAL
 from harness.records.run_shape import check_events, check_requests, read_part
 from harness.records.sources import Identity
 from harness.schedule import Schedule
@@ -34,13 +34,6 @@ FILES = (
     "gpu.parquet", "engine_metrics.parquet", "tokens.parquet", "summary.json", "run.png",
     "engine_metrics.png", "report.html",
 )  # fmt: skip
-# What tables and figures of a run rest on: without it the file is not what was written.
-NEEDED_OF = {
-    "manifest.json": ("choices", "hardware", "engine", "dataset", "seeds"),
-    "summary.json": (
-        "ttft_s", "tpot_s", "tbt_s", "e2e_s", "slo", "slo_attainment", "verdict",
-    ),
-}  # fmt: skip
 LOGS = "logs"  # of an engine's processes
 EARLIER = ".earlier"  # what `begin` found of these, until it is clear that this run takes its place
 
@@ -98,7 +91,7 @@ class RunFolder:
             self.forget_earlier()  # of a run that was killed, as are half-written files
             for half in self.path.glob(PARTIAL):
                 half.unlink()
-            names = [*FILES, LOGS, JOURNAL, EARLIER_JOURNAL]
+            names = [*FILES, LOGS, JOURNAL]
             earlier = [self.path / name for name in names if (self.path / name).exists()]
             if earlier:
                 (self.path / EARLIER).mkdir()
@@ -222,18 +215,13 @@ class FinishedRun:
         for name in ("config.yaml", "manifest.json", "requests.parquet", "summary.json"):
             if not (path / name).is_file():
                 raise UsageError(f"{path} is not a complete run's folder: it has no {name}")
-        found = {name: read_part(path / name) for name in NEEDED_OF}
-        for name, keys in NEEDED_OF.items():
-            lacking = [key for key in keys if not isinstance(found[name].get(key), dict)]
-            if lacking:
-                raise UsageError(f"{path / name} is damaged: it has no {', '.join(lacking)}")
+        manifest, summary = (read_part(path / name) for name in ("manifest.json", "summary.json"))
         name = "config.yaml"
         try:
             config = yaml.load((path / name).read_text(), YamlLoader)
         except (ValueError, yaml.YAMLError, OSError) as error:
             raise UsageError(f"{path / name} is damaged: {first_line(error)}") from error
         requests = _read_table(path / "requests.parquet", check_requests)
-        manifest, summary = found["manifest.json"], found["summary.json"]
         return FinishedRun(path, config, manifest, summary, requests)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,6 +23,11 @@ from harness.records.tables import EVENTS, REPORTED, REQUESTS
 NUMBER, NOTHING = (int, float), type(None)
 OR_NOT = (int, float, NOTHING)
 DISTRIBUTION = {"*": OR_NOT}
+# Of a run and of a model.
+NUMBERS: dict[str, Any] = {
+    "ttft_s": DISTRIBUTION, "tpot_s": DISTRIBUTION, "tbt_s": DISTRIBUTION, "e2e_s": DISTRIBUTION,
+    "slo_attainment": DISTRIBUTION, "goodput_per_s": OR_NOT,
+}  # fmt: skip
 SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
     "manifest.json": {
         "engine_name": str, "simulated": bool, "choices": {"*": str}, "overrides": [str],
@@ -33,18 +39,10 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
     },
     "summary.json": {
         "num_requests": int, "num_completed": int, "num_failed": int, "num_timeouts": int,
-        "duration_s": NUMBER, "ttft_s": DISTRIBUTION, "tpot_s": DISTRIBUTION,
-        "tbt_s": DISTRIBUTION, "e2e_s": DISTRIBUTION, "asked_rate_per_s": OR_NOT,
-        "goodput_per_s": OR_NOT, "output_throughput_tokens_per_s": OR_NOT,
+        "duration_s": NUMBER, "asked_rate_per_s": OR_NOT, "output_throughput_tokens_per_s": OR_NOT,
         "slo": {"name": str, "ttft_s": NUMBER, "tbt_s": NUMBER, "goodput": str},
-        "slo_attainment": {"*": OR_NOT},
-        "models": {
-            "*": {
-                "num_requests": int, "slo_attainment": {"*": OR_NOT}, "ttft_s": DISTRIBUTION,
-                "tpot_s": DISTRIBUTION, "tbt_s": DISTRIBUTION, "e2e_s": DISTRIBUTION,
-                "goodput_per_s": OR_NOT,
-            }
-        },
+        **NUMBERS,
+        "models": {"*": {"num_requests": int, **NUMBERS}},
         "intervals_95": {"*": (dict, list, NOTHING)}, "errors": dict,
         "verdict": {"status": str, "reasons": [str]},
     },
@@ -72,12 +70,11 @@ def read_part(path: Path) -> Part:
     """The object in `path`. Raises UsageError where it is none, or not of its SHAPES."""
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text, object_hook=lambda each: Part(path, each), parse_constant=_refused)
+        found: Part = json.loads(text, object_hook=partial(Part, path), parse_constant=_refused)
         _check(found, SHAPES[path.name], "the file")
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {first_line(error)}") from error
-    made: Part = found
-    return made
+    return found
 
 
 def _refused(word: str) -> None:

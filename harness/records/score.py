@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,9 @@ from harness.records.attainment import Attained
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import numbers_table, share
-from harness.records.slo import Slo, slo_of
+from harness.records.slo import Slo
 from harness.records.smoothness import qoe_of_requests
 from harness.records.token_log import TokenLog
-
-LIMITS = [field.name for field in fields(Slo.Config) if field.name != "name"]
 
 
 def scored(run: FinishedRun, slo: Slo) -> dict[str, Any]:
@@ -67,9 +64,8 @@ def slo_named(words: str, run: FinishedRun) -> Slo:
         one_of(name, available(CONF, "slo"), "--slo", "choose one of")
         node: dict[str, Any] = yaml.safe_load((CONF / "slo" / f"{name}.yaml").read_text())
     else:
-        own = slo_of(run.summary)
-        limits = {key: getattr(own, key) for key in LIMITS}
-        node = {"_target_": f"{Slo.__module__}.{Slo.__name__}", "name": "limits", **limits}
+        own = {key: run.summary["slo"].get(key) for key in ("ttft_s", "tbt_s", "goodput")}
+        node = {"_target_": f"{Slo.__module__}.{Slo.__name__}", "name": "limits", **own}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:

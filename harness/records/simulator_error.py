@@ -25,8 +25,7 @@ def simulator_error(
     """One line for runs on `device`, as the hardware profile called `profile` has it, with
     iteration times from `sources` ("measured", "device law", "datasheet"). `engine`: the engine's
     profile (`engine.profile`); None: a run from before there were any."""
-    by_metric = gpu_errors().get(device, {}).get(engine or "")
-    if by_metric:
+    if by_metric := gpu_errors().get(device, {}).get(engine or ""):
         return _of_gpu(device, str(engine), by_metric)
     if report := report_of(device, profile, sources):
         return str(report["headline"])

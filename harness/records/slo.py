@@ -64,9 +64,8 @@ class Slo:
 
     def told(self) -> dict[str, Any]:
         """`slo` of summary.json."""
-        told = {"name": self.name, "ttft_s": self.ttft_s, "tbt_s": self.tbt_s}
-        told["definition"] = self.definition
-        return told | ({} if self.goodput is None else {"goodput": self.goodput})
+        of_run = ("name", "ttft_s", "tbt_s", "definition", "goodput")
+        return {key: getattr(self, key) for key in of_run if getattr(self, key) is not None}
 
 
 def limits_of(goodput: str) -> dict[str, dict[str, float]]:

@@ -49,7 +49,7 @@ def _made_by(parts: frozenset[str]) -> dict[str, str]:
             seen.add(name)
             left += _needed(name)
     paths = sorted(path.relative_to(PROJECT).as_posix() for path in map(_file, seen) if path)
-    return {path: _content(path) for path in paths}
+    return {path: content(path) for path in paths}
 
 
 def targets(config: Any) -> Iterator[str]:
@@ -67,7 +67,7 @@ def targets(config: Any) -> Iterator[str]:
 
 def changed(before: Mapping[str, str]) -> list[str]:
     """Returns those files among `before`, which `sources` gave, that are other ones now or gone."""
-    return [path for path, content in before.items() if _content(path) != content]
+    return [path for path, known in before.items() if content(path) != known]
 
 
 def code_hash(sources: Mapping[str, str]) -> str:
@@ -85,7 +85,7 @@ def why_again(before: Mapping[str, str] | None) -> str:
 
 
 @cache
-def _content(path: str) -> str:
+def content(path: str) -> str:
     """The hash of a file as this process, whose code it is, first saw it. Empty: there is none."""
     file = PROJECT / path
     return hashlib.sha256(file.read_bytes()).hexdigest()[:12] if file.is_file() else ""

@@ -61,17 +61,14 @@ class TokenLog:
         of_token = np.repeat(rows, self.num_tokens)
         first_of_chunk = np.cumsum(self.chunk_tokens) - self.chunk_tokens
         num_tokens = self.num_tokens[rows]
-        return TokenLog(
-            arrival_s=self.arrival_s[rows],
-            sent_s=self.sent_s[rows],
-            asked_tokens=self.asked_tokens[rows],
+        of_request = ("arrival_s", "sent_s", "asked_tokens", "status", "of_model")
+        return replace(
+            self,
+            **{name: getattr(self, name)[rows] for name in of_request},
             num_tokens=num_tokens,
             start=np.cumsum(num_tokens) - num_tokens,
             times_s=self.times_s[of_token],
             chunk_tokens=self.chunk_tokens[of_token[first_of_chunk]],
-            status=self.status[rows],
-            models=self.models,
-            of_model=self.of_model[rows],
         )
 
     def as_ended(self) -> TokenLog:
@@ -152,10 +149,6 @@ class TokenLog:
             found[self.started] = np.maximum.reduceat(values, self.start[self.started])
         return found
 
-    @property
-    def one_token_chunks(self) -> bool:
-        return len(self.chunk_tokens) == len(self.times_s)
-
     def tbt_s(self) -> Floats:
         """Gaps between consecutive tokens of a request, pooled: 0 between tokens of one chunk."""
         return _gaps(self.times_s, self.start[self.started])
@@ -193,13 +186,11 @@ class TokenLog:
 
 
 def floats(column: pa.Array | pa.ChunkedArray) -> Floats:
-    values: Floats = column.to_numpy().astype(np.float64, copy=False)
-    return values
+    return np.asarray(column.to_numpy(), np.float64)
 
 
 def ints(column: pa.Array | pa.ChunkedArray) -> Ints:
-    values: Ints = column.to_numpy().astype(np.int64, copy=False)
-    return values
+    return np.asarray(column.to_numpy(), np.int64)
 
 
 def _divide(values_s: Floats, counts: Ints) -> Floats:

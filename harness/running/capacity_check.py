@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pandas as pd
+
 from harness.cluster import Cluster
 from harness.elastic.instance import ElasticInstance
 from harness.errors import UsageError
@@ -58,8 +60,6 @@ def room_across(instances: list[ElasticInstance]) -> int:
 
 def longest_tokens(schedule: Schedule) -> dict[str, int]:
     """The tokens of each model's longest request, prompt and output."""
-    longest: dict[str, int] = {}
-    totals = (schedule.prompt_tokens + schedule.output_tokens).tolist()
-    for model, tokens in zip(schedule.model, totals, strict=True):
-        longest[model] = max(longest.get(model, 0), tokens)
-    return longest
+    tokens = pd.Series(schedule.prompt_tokens + schedule.output_tokens)
+    longest = tokens.groupby(schedule.model).max()
+    return {str(model): int(most) for model, most in longest.items()}

@@ -75,7 +75,7 @@ class Window:
         self._coming = iter(recorder.records.values())
         self._next = next(self._coming, None)
         self._followed: dict[int, tuple[TokenRecord, int, float]] = {}  # segments seen, last token
-        self._rates = Rates(WINDOW_S)
+        self.rates = Rates(WINDOW_S)  # of requests sent, requests done, and tokens
         self._num_events = self.num_switches = 0
         self.ttft_s: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)  # (when, value)
         self.tbt_s: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)
@@ -94,7 +94,7 @@ class Window:
         new = (events[i]["kind"] == "switch" for i in range(self._num_events, len(events)))
         self.num_switches += sum(new)
         self._num_events = len(events)
-        self._rates.look(now_s, recorder.num_sent, recorder.num_done, recorder.num_tokens)
+        self.rates.look(now_s, recorder.num_sent, recorder.num_done, recorder.num_tokens)
         for samples in (self.ttft_s, self.tbt_s):
             while samples and samples[0][0] < now_s - WINDOW_S:
                 samples.popleft()
@@ -115,10 +115,6 @@ class Window:
                 self.tbt_s.extend([gap] * min(MAX_GAPS, segment.num_tokens - 1))
             last_s, num_seen = end_s, num_seen + 1
         return record, num_seen, last_s
-
-    def rates(self) -> list[float]:
-        """Requests sent, requests done and tokens per second."""
-        return self._rates.per_s()
 
 
 class Dashboard:
@@ -156,7 +152,7 @@ class Dashboard:
         done, total = recorder.num_done, max(1, len(recorder.records))
         yield f"{self._title}   {now_s:.1f} s   {_bar(done / total, 30)} {done}/{total} done"
         yield ""
-        sent, ended, tokens = window.rates()
+        sent, ended, tokens = window.rates.per_s()
         yield f"rate      {sent:.2f} sent/s, {ended:.2f} done/s, {tokens:,.0f} tokens/s"
         yield f"requests  {counts(recorder)}"
         for name, samples in (("TTFT", window.ttft_s), ("TBT", window.tbt_s)):

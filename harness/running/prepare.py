@@ -58,20 +58,11 @@ class Options:
 
 
 @dataclass(kw_only=True, slots=True)
-class Mix:
-    """What workload.models is unless the workload says otherwise, which checks it."""
-
-    kind: str
-    num_models: int | None
-    alpha: float | None
-
-
-@dataclass(kw_only=True, slots=True)
 class ModelSet:
     specs: dict[str, dict[str, Any]]  # a ModelSpec's values by the model's name in the model set
     cycle: list[str]  # names in `specs`, in the order in which a schedule's models get them
     shared_checkpoints: bool  # models of one spec have the same weights
-    mix: Mix
+    mix: dict[str, Any]  # workload.models unless the workload says otherwise, which checks it
 
 
 KEYS = (*GROUPS, *(field.name for field in fields(Options)))

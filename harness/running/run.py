@@ -27,7 +27,6 @@ from harness.running.interrupts import check
 from harness.running.prepare import Prepared, announce, prepare
 from harness.running.serve import serve
 from harness.running.sweep_points import mark
-from harness.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +119,15 @@ def _ended_s(run: Path) -> float:
 
 def describe(parts: Prepared, identity: Identity, command: Command) -> dict[str, Any]:
     """The content of manifest.json for a run under way; `ended` completes it."""
-    groups = {k: v for k, v in command.choices.items() if not k.startswith("hydra/")}
     simulated = parts.engine.name == "sim"
-    runs_dir = Path(parts.options.runs_dir)
+    runs_dir, sessions = Path(parts.options.runs_dir), parts.schedule.sessions
     return {
         "status": "begun",
         "reason": "",
         "engine_name": parts.engine.name,
         "simulated": simulated,
         "certificate": None if simulated else certificate.of_this_machine(runs_dir),
-        "choices": groups,
+        "choices": {k: v for k, v in command.choices.items() if not k.startswith("hydra/")},
         "overrides": without_credentials(list(command.overrides)),
         "config_hash": identity.config_hash,
         "sources": identity.sources,
@@ -137,7 +135,7 @@ def describe(parts: Prepared, identity: Identity, command: Command) -> dict[str,
         "started_utc": utc(datetime.now(UTC)),
         "ended_utc": None,
         "closed_loop": parts.client.concurrency,
-        **_sessions(parts.schedule),
+        **({"sessions": len({*sessions.session})} if sessions is not None else {}),
         "seeds": {"seed": parts.options.seed},
         "hardware": asdict(parts.hardware),
         "engine": {},
@@ -145,11 +143,6 @@ def describe(parts: Prepared, identity: Identity, command: Command) -> dict[str,
         "schedule_sha256": parts.schedule.sha256(),
         **surroundings(),
     }
-
-
-def _sessions(schedule: Schedule) -> dict[str, int]:
-    """How many sessions there are; nothing where there are none."""
-    return {} if schedule.sessions is None else {"sessions": len({*schedule.sessions.session})}
 
 
 def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any]) -> None:

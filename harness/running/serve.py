@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
@@ -29,10 +29,9 @@ from harness.records.metrics import summarise
 from harness.records.record import Recorder
 from harness.records.run_folder import RunFolder
 from harness.records.tables import events_table, requests_table
-from harness.request import Request
 from harness.running import faults
 from harness.running.capacity_check import check_capacity
-from harness.running.client import Client
+from harness.running.client import Client, Player
 from harness.running.closed_loop import ClosedLoop
 from harness.running.dashboard import Dashboard
 from harness.running.interrupts import check
@@ -174,19 +173,14 @@ def _system(parts: Prepared, loop: Loop, cluster: Cluster) -> System:
     return system
 
 
-class Player(Protocol):
-    async def play(self, requests: Sequence[Request]) -> None:
-        """Sends `requests` and returns when each has ended."""
-
-
 def _client(parts: Prepared, loop: Loop, recorder: Recorder, system: System) -> Player:
     config = parts.client
+    given: dict[str, Any] = {"loop": loop, "recorder": recorder, "system": system}
     if parts.schedule.sessions is not None:
-        return SessionLoop(config.drain_s, loop=loop, recorder=recorder, system=system)
+        return SessionLoop(config.drain_s, **given)
     if config.concurrency is None:
-        return Client(config, loop=loop, recorder=recorder, system=system)
-    many, drain_s = config.concurrency, config.drain_s
-    return ClosedLoop(many, drain_s, loop=loop, recorder=recorder, system=system)
+        return Client(config, **given)
+    return ClosedLoop(config.concurrency, config.drain_s, **given)
 
 
 async def _play(

@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from typing import Any
 
-from harness.clock import Event, Loop
-from harness.records.record import Recorder
 from harness.records.sessions import SESSIONS
 from harness.request import Request
-from harness.running.closed_loop import Server
+from harness.running.client import Player
 
 
-class SessionLoop:
-    def __init__(self, drain_s: float, *, loop: Loop, recorder: Recorder, system: Server) -> None:
-        self._drain_s = drain_s
-        self._loop, self._recorder, self._system = loop, recorder, system
+class SessionLoop(Player):
+    def __init__(self, drain_s: float, **parts: Any) -> None:
+        super().__init__(drain_s, **parts)
         self._due: list[tuple[float, int, Request]] = []  # a heap
+        self._done = deque[Request]()  # turns that no next one follows yet
         self._next: dict[int, Request] = {}  # request_id -> the turn that its answer leads to
 
     async def play(self, requests: Sequence[Request]) -> None:
@@ -41,29 +40,21 @@ class SessionLoop:
         self._due = [(request.arrival_s, request.request_id, request) for request in firsts]
         heapify(self._due)
         self._next = {t.previous.request_id: r for r, t in turns if t.previous is not None}
-        ended, done = Event(loop), deque[Request]()
-        in_flight: dict[int, Request] = {}
-
-        def on_done(request: Request) -> None:
-            if in_flight.pop(request.request_id, None) is not None:
-                done.append(request)
-                ended.set()
-
-        recorder.on_done.append(on_done)
-        while self._due or in_flight:
+        recorder.on_done.append(self._on_done)
+        while self._due or self._in_flight:
             while self._due and self._due[0][0] <= loop.now:
-                request = heappop(self._due)[2]
-                in_flight[request.request_id] = request
-                recorder.sent(request, loop.now)
-                self._system.submit(request)
+                self._send(heappop(self._due)[2])
             until_s = self._due[0][0] if self._due else loop.now + self._drain_s
-            ended.clear()
-            if not done and not await loop.wait(ended, until=until_s) and not self._due:
-                for request in [*in_flight.values()]:
-                    after = f"no turn ended for {self._drain_s:g} s (client.drain_s)"
-                    recorder.failed(request, after, timeout=True)
-            while done:
-                self._follow(done.popleft())
+            self._ended.clear()
+            if not self._done and not await loop.wait(self._ended, until=until_s) and not self._due:
+                self._time_out(f"no turn ended for {self._drain_s:g} s (client.drain_s)")
+            while self._done:
+                self._follow(self._done.popleft())
+
+    def _on_done(self, request: Request) -> None:
+        if request.request_id in self._in_flight:
+            self._done.append(request)
+        super()._on_done(request)
 
     def _follow(self, request: Request) -> None:
         """`request` has ended: its session's next turn is due once its user has thought."""

@@ -38,8 +38,8 @@ def sweep_dir_word(folder: str) -> str:
 
 def note_failure(folder: Path, status: int) -> None:
     """Notes in the sweep's `folder` that the point under way ended with this exit status."""
-    number = HydraConfig.get().job.num
-    write_text(folder / f".failed-{os.environ[SWEEP_ID_VARIABLE]}-{number}", f"{status}\n")
+    point = f"{os.environ[SWEEP_ID_VARIABLE]}-{HydraConfig.get().job.num}"
+    write_text(folder / f".failed-{point}", f"{status}\n")
 
 
 def collect_failures(folder: Path, sweep_id: str) -> None:

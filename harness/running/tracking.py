@@ -2,19 +2,17 @@
 
 The only file that knows wandb. Online where an API key is set up, offline otherwise, and it
 never asks. wandb failing must not cost a run its results: that is told in one line and tracking
-ends. `tracking=none` is `NullTracker`.
+ends. `tracking=none` is the base, which tracks nothing.
 """
 
 from __future__ import annotations
 
 import json
-import netrc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlparse
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -81,10 +79,6 @@ class Tracker:
     ) -> None:
         """Is called after a sweep: `rows` of one set of columns, a row a run; `keys`: the columns
         that were swept, the one to draw over first. `folder` holds the runs."""
-
-
-class NullTracker(Tracker):
-    """Tracks nothing."""
 
 
 class WandbTracker(Tracker):
@@ -218,9 +212,13 @@ class WandbTracker(Tracker):
 
 def wandb_mode(mode: str) -> Literal["online", "offline"]:
     """`auto` is online where wandb would find an API key (WANDB_API_KEY or netrc), else offline."""
-    if mode == "auto":
-        return "online" if _has_api_key() else "offline"
-    return "online" if mode == "online" else "offline"
+    from wandb.sdk.lib.wbauth import read_netrc_auth
+
+    if mode != "auto":
+        return "online" if mode == "online" else "offline"
+    host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+    key = os.environ.get("WANDB_API_KEY") or read_netrc_auth(host=host)
+    return "online" if key else "offline"
 
 
 def by_gpu(samples: pa.Table) -> pa.Table:
@@ -261,11 +259,3 @@ def _log_sweep(run: Any, rows: Sequence[Mapping[str, Any]], keys: Sequence[str],
         if y not in keys and isinstance(value, int | float)
     }
     run.log({"sweep/table": table, **plots})
-
-
-def _has_api_key() -> bool:
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
-    path = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
-    return host is not None and path.is_file() and host in netrc.netrc(path).hosts

@@ -97,8 +97,6 @@ def test_help_on_keys_tells_values_and_meanings() -> None:
         (["+hydra.foo=1"], "unknown key hydra.foo; valid keys: defaults, mode, searchpath, run, "),
         (["hardware.device=tpu"], "hardware.device=tpu is unknown; valid: cpu, A10, A100-PCIE"),
         (["model_set.cycle=[]"], "model_set.cycle=[] names no model; valid: "),
-        (["market=tiny"], "market is model_set now"),
-        (["workload.twin.cv=2"], "workload.twin.cv is workload.synthetic.cv now"),
         (["model_set.specs=null"], "model_set: specs is null: give it a value"),
         (["model=llama2-7b", "model.rope_theta=nan"], "rope_theta=nan must be a finite number"),
         (["model=llama2-7b", "model.rms_norm_eps=-1"], "rms_norm_eps=-1.0 must be a finite num"),

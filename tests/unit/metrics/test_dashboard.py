@@ -34,7 +34,7 @@ def test_the_window_forgets_what_is_older_than_ten_seconds() -> None:
     window.look(11.0)
     assert [value for _, value in window.ttft_s] == [8.0]
     assert [value for _, value in window.tbt_s] == pytest.approx([0.4])
-    assert window.rates() == pytest.approx((0.1, 0.0, 0.2))
+    assert window.rates.per_s() == pytest.approx((0.1, 0.0, 0.2))
 
 
 def test_a_step_of_many_tokens_counts_its_gaps() -> None:

@@ -23,7 +23,7 @@ SIM = ("+system=vllm", "+workload=azure_code", "engine=sim", "hardware=a100x1", 
 
 def forget() -> None:
     """What this process has seen of the files, as another process would not have."""
-    for seen in (sources._content, sources._file, sources._needed, sources._made_by):
+    for seen in (sources.content, sources._file, sources._needed, sources._made_by):
         seen.cache_clear()
 
 
