@@ -10,10 +10,11 @@ from typing import Any
 import psutil
 import pytest
 
+from harness.running.prepare import prepare
 from tests.gpu import __main__ as gpu
 from tests.gpu.page import page
 from tests.gpu.steps import STEPS, Step, command
-from tests.running import run_here
+from tests.running import composed
 
 REVISION = {"revision": "abc", "dirty": False}
 SYSTEMS = [step for step in STEPS if any(word.startswith("+system=") for word in step.words)]
@@ -84,8 +85,8 @@ def test_a_run_of_a_step_is_one_that_the_harness_accepts(step: Step, tmp_path: P
         word for word in command(step, "h100x1", tmp_path)[2:]
         if not word.startswith(("engine", "hydra.", "tracking", "progress"))
     ]  # fmt: skip
-    summary = run_here(tmp_path, *words, "engine=sim", "workload.num_requests=8")
-    assert summary["num_requests"] == 8
+    parts = prepare(composed(*words, "engine=sim", "workload.num_requests=8", "tracking=none"))
+    assert len(parts.schedule) == 8
 
 
 def test_the_page_tells_where_what_and_how_fast(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from harness.errors import UsageError
+from systems.aqua.coordinator.__main__ import main
 from systems.aqua.coordinator.process import CoordinatorProcess
 from systems.aqua.coordinator.topology import Device, Topology
 from tests.running import ROOT
@@ -53,11 +54,11 @@ def running(folder: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]
         process.stdout.close()
 
 
-def refused(words: list[str], reason: str) -> None:
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert reason in done.stderr
+def refused(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words[3:]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    assert reason in said
 
 
 def test_its_state_survives_kill_9(tmp_path: Path) -> None:
@@ -153,34 +154,19 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     process.stdout.close()
 
 
-def test_it_ends_when_told(tmp_path: Path) -> None:
+def test_it_listens_on_loopback_alone_has_its_state_file_alone_and_ends_when_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with running(tmp_path) as (process, client):
-        assert client.get("/status").status_code == 200
-        process.terminate()
-        assert process.wait(timeout=30) in (0, -signal.SIGTERM)
-
-
-def test_it_listens_on_loopback_alone(tmp_path: Path) -> None:
-    with running(tmp_path) as (_, client):
         assert client.base_url.host == "127.0.0.1"
         port = client.base_url.port
         assert port is not None
         with socket.socket() as other, pytest.raises(ConnectionRefusedError):
             other.connect(("127.0.0.2", port))  # an address of this machine, but not that one
-
-
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        refused(command(tmp_path, "--port", str(port)), f"port {port} of 127.0.0.1 cannot be had")
-    assert not (tmp_path / "state").exists()
-
-
-def test_one_process_a_state_file(tmp_path: Path) -> None:
-    with running(tmp_path):
-        refused(command(tmp_path, "--port", "0"), "is in use by another coordinator")
+        refused(command(tmp_path, "--port", "0"), "is in use by another coordinator", capsys)
+        assert client.get("/status").status_code == 200
+        process.terminate()
+        assert process.wait(timeout=30) in (0, -signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +185,7 @@ def test_one_process_a_state_file(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_told_in_a_sentence(
-    tmp_path: Path, topology: Any, more: list[str], reason: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], topology: Any, more: list[str], reason: str
 ) -> None:
-    refused(command(tmp_path, *more, topology=topology), reason)
+    refused(command(tmp_path, *more, topology=topology), reason, capsys)
     assert not (tmp_path / "state").exists()

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
@@ -27,8 +26,7 @@ SMALLEST_PT = 6.0
 
 
 def faults(made: Figure) -> list[str]:
-    FigureCanvasAgg(made)
-    made.canvas.draw()
+    made.draw_without_rendering()
     panels = [axes for axes in made.axes if axes.get_visible()]
     found = [*_texts(made), *_letters(panels), *_alike(made), *_small(made)]
     for axes in panels:
