@@ -42,7 +42,8 @@ def rows() -> list[Row]:
 
 
 def code_of(name: str) -> Any:
-    """The code object of a dotted name; raises ImportError or AttributeError if it is not there."""
+    """The code object of a dotted name, which forgets what runs before have called it with. Raises
+    ImportError or AttributeError if it is not there."""
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         try:
@@ -51,8 +52,10 @@ def code_of(name: str) -> Any:
             continue
         for part in parts[cut:]:
             found = getattr(found, part)
-        found = found.fget if isinstance(found, property) else unwrap(found)
-        return found.__code__
+        found = found.fget if isinstance(found, property) else found
+        if hasattr(found, "cache_clear"):
+            found.cache_clear()
+        return unwrap(found).__code__
     raise ImportError(name)
 
 
