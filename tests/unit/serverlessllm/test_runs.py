@@ -23,20 +23,28 @@ def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["kind"] == kind]
 
 
-@pytest.mark.parametrize("system", ["serverlessllm", "serverlessllm_plus"])
-def test_all_requests_finish_on_fewer_devices_than_models(system: str, tmp_path: Path) -> None:
-    summary = run_here(tmp_path / "run", f"+system={system}", *SMALL)
+Plain = tuple[Path, dict[str, Any]]  # a run of the system as it is, and its summary
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Plain:
+    path = tmp_path_factory.mktemp("plain")
+    return path, run_here(path, "+system=serverlessllm", *SMALL)
+
+
+def test_all_requests_finish_on_fewer_devices_than_models(plain: Plain) -> None:
+    path, summary = plain
     assert summary["num_completed"] == summary["num_requests"] > 200
-    loads = events(tmp_path / "run", "load")
-    assert len(loads) >= 24
-    assert not events(tmp_path / "run", "preempt")  # scaling waits for requests to end
+    assert len(events(path, "load")) >= 24
+    assert not events(path, "preempt")  # scaling waits for requests to end
 
 
-def test_a_slower_load_costs_attainment_and_each_load_takes_its_time(tmp_path: Path) -> None:
-    fast = run_here(tmp_path / "fast", "+system=serverlessllm", *SMALL)
+def test_a_slower_load_costs_attainment_and_each_load_takes_its_time(
+    plain: Plain, tmp_path: Path
+) -> None:
     slow_rate = "system.load_bytes_per_s=4e9"
     slow = run_here(tmp_path / "slow", "+system=serverlessllm", slow_rate, *SMALL)
-    assert slow["ttft_s"]["mean"] > fast["ttft_s"]["mean"] + 1
+    assert slow["ttft_s"]["mean"] > plain[1]["ttft_s"]["mean"] + 1
     switches = events(tmp_path / "slow", "switch")
     shortest_s = min(event["end_s"] - event["start_s"] for event in switches)
     assert shortest_s >= 15.2e9 / 4e9  # qwen2.5-7b's weights, the smallest
@@ -47,10 +55,9 @@ def test_a_load_faster_than_the_link_is_refused(tmp_path: Path) -> None:
         run_here(tmp_path / "run", "+system=serverlessllm", "system.load_bytes_per_s=1e12", *SMALL)
 
 
-def test_a_long_keep_alive_makes_other_models_wait(tmp_path: Path) -> None:
-    shut = run_here(tmp_path / "0", "+system=serverlessllm", *SMALL)
+def test_a_long_keep_alive_makes_other_models_wait(plain: Plain, tmp_path: Path) -> None:
     kept = run_here(tmp_path / "9", "+system=serverlessllm", "system.paper.keep_alive_s=9", *SMALL)
-    assert kept["ttft_s"]["mean"] > shut["ttft_s"]["mean"] + 1
+    assert kept["ttft_s"]["mean"] > plain[1]["ttft_s"]["mean"] + 1
     assert kept["num_completed"] == kept["num_requests"]
 
 
