@@ -12,7 +12,7 @@ from tests.fuzz.test_overrides import answer
 from tests.running import ROOT, run_command
 
 SIM = ("+system=vllm", "+workload=azure_code", "engine=sim", "hardware=a100x1", "model=llama2-7b",
-       "tracking=none", "workload.num_requests=200", "figure=null")  # fmt: skip
+       "tracking=none", "workload.num_requests=50", "figure=null")  # fmt: skip
 NULL = ("+system=null", "+workload=azure_code", "engine=none", "tracking=none", "figure=null",
         "workload.num_requests=20", "workload.arrivals.kind=poisson",
         "workload.arrivals.rate_per_s=50")  # fmt: skip
@@ -52,11 +52,9 @@ def test_help_on_keys_tells_values_and_meanings() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (["+system=vlm"], "system=vlm does not exist; choose one of: "),
         (["+workload=azure"], "workload=azure does not exist; choose one of: aegaeon, "),
         (["engine=tpu"], "engine=tpu does not exist; choose one of: none, openai, sim, torch"),
         (["sed=1"], "unknown key sed; valid keys there: "),
-        (["+extra=1"], "unknown key extra; valid keys: system, workload, "),
         (["system.max_seqs=8"], "unknown key system.max_seqs; valid keys there: _target_, max_num"),
         (["+system.max_seqs=8"], "system: unknown key 'max_seqs'; valid keys: max_num_seqs, "),
         (["system.max_num_seqs=many"], "system: max_num_seqs: Value 'many' of type 'str'"),
@@ -64,36 +62,21 @@ def test_help_on_keys_tells_values_and_meanings() -> None:
         (["seed=one"], "config: seed: Value 'one' of type 'str' could not be converted to Integer"),
         (["workload.scale.rate=-1"], "workload.scale.rate=-1"),
         (["fit_context=squeeze"], "fit_context=squeeze"),
-        (["fit_context=refuse"], "more than the 4096 positions of model llama2-7b"),
         (["engine.num_kv_blocks=4"], "the longest request needs KV for"),
         (["model=llama2-7b", "hardware.memory_bytes=1000"], "leaves no memory for KV"),
-        (["engine.num_kv_blocks=0"], "engine.num_kv_blocks=0 must be at least 1"),
         (["engine.block_tokens=0"], "engine.block_tokens=0 must be at least 1"),
         (["model=llama2-7b", "model.tp=0"], "model: tp=0 must be at least 1"),
         (["model=llama2-7b", "model.dtype=int3"], "dtype=int3 is unknown; valid: float32, float16"),
         (["model=llama2-7b", "model.max_position=1"], "max_position=1 has no room"),
         (["model=llama2-7b", "model.num_kv_heads=3"], "no multiple of num_kv_heads=3"),
         (["hardware.num_devices=0"], "hardware: num_devices=0 must be a finite number above 0"),
-        (
-            ["hardware.calibration.prefill_s=nan"],
-            "hardware: prefill_s=nan must be a finite number",
-        ),
-        (
-            ["hardware.calibration.measured.qwen-7b_tp1.token_s=-1"],
-            "hardware: measured.qwen-7b_tp1.token_s=-1.0 must be a finite number of at least 0",
-        ),
         (["client.drain_s=-5"], "client: drain_s=-5"),
         (["repeat=1"], "repeat=1 must be a whole number of at least 2"),
-        (["repeat=2,3"], "repeat=2,3 must be a whole number of at least 2"),
         (["+repeat=1"], "engine=sim repeats exactly, so repeat=N would tell nothing"),
-        (["system.max_num_seqs=0"], "system.max_num_seqs=0 must be at least 1"),
         (["engine=none"], "system vllm finds no instance for model 'default'"),
         (["+system=null"], "system=null uses no device: run it with engine=none"),
-        (["+system=null", "engine=torch", "model=tiny-llama", "hardware=local"], "uses no device"),
-        (["engine=torch", "engine.attention=flash"], "engine.attention=flash is unknown; valid: "),
         (["+system=null", "engine=vllm", "model=tiny-llama", "hardware=local"], "uses no device"),
         (["engine=vllm"], "hardware=a100x1 is A100-SXM4-80GB, but engine=vllm runs on this"),
-        (["--bogus"], "unrecognized arguments: --bogus; --help lists what can be given"),
         (["+hydra.foo=1"], "unknown key hydra.foo; valid keys: defaults, mode, searchpath, run, "),
         (["hardware.device=tpu"], "hardware.device=tpu is unknown; valid: cpu, A10, A100-PCIE"),
         (["model_set.cycle=[]"], "model_set.cycle=[] names no model; valid: "),
@@ -119,7 +102,6 @@ def test_help_on_keys_tells_values_and_meanings() -> None:
         (["slo.goodput=ttft:200 tbt:100"], "slo.goodput has 'tbt:100': give each limit once, as"),
         (["slo.goodput=gpt/ttft:200"], "slo.goodput: model=gpt is unknown; valid: default"),
         (["engine=openai"], "engine.url has no default: give engine.url=..."),
-        (["hydra.run.dir=/proc/nothing/run"], "/proc/nothing"),
     ],
 )
 def test_a_wrong_command_is_told_in_one_sentence(
@@ -185,26 +167,26 @@ def test_a_terminal_that_lacks_letters_gets_the_table_and_the_files_are_whole(
 
 
 def test_a_sweep_leaves_a_folder_a_point_and_a_table(tmp_path: Path) -> None:
-    sweep = (*SIM, "-m", "workload.scale.rate=0.5,1,2,4", f"hydra.sweep.dir={tmp_path}")
+    sweep = (*SIM, "-m", "workload.scale.rate=0.5,2", f"hydra.sweep.dir={tmp_path}")
     done = run_command(*sweep)
     assert done.returncode == 0, done.stderr
     runs = sorted(path for path in tmp_path.iterdir() if path.is_dir())
-    assert len(runs) == 4
+    assert len(runs) == 2
     (rows_of_all,) = tmp_path.glob("sweep-*.csv")
     assert str(rows_of_all) in done.stdout
     with rows_of_all.open() as file:
         found = list(csv.DictReader(file))
     assert {row["run"] for row in found} == set(map(str, runs))
-    assert [row["workload.scale.rate"] for row in found] == ["0.5", "1", "2", "4"]
+    assert [row["workload.scale.rate"] for row in found] == ["0.5", "2"]
     assert all(run.name.startswith("vllm-azure_code-sim-") for run in runs)
     marks = [json.loads((run / "sweep.json").read_text()) for run in runs]
     assert len({mark["sweep_id"] for mark in marks}) == 1
-    table = done.stdout[done.stdout.index("sweep of 4 runs") :]
+    table = done.stdout[done.stdout.index("sweep of 2 runs") :]
     rows = [line.split()[0] for line in table.splitlines() if line.strip()]
-    assert [word for word in rows if word in ("0.5", "1", "2", "4")] == ["0.5", "1", "2", "4"]
+    assert [word for word in rows if word in ("0.5", "2")] == ["0.5", "2"]
     again = run_command(*sweep)
-    assert again.stderr.count("already run") == 4
-    assert "sweep of 4 runs" in again.stdout
+    assert again.stderr.count("already run") == 2
+    assert "sweep of 2 runs" in again.stdout
 
 
 def test_repeats_are_runs_of_one_schedule_in_folders_of_their_own(tmp_path: Path) -> None:
@@ -232,19 +214,14 @@ def test_strict_ends_with_status_3_where_a_run_is_invalid(tmp_path: Path) -> Non
     assert run_command(*command, "strict=false").returncode == 0
 
 
-def test_a_sweep_goes_on_after_a_bad_point_and_says_so_at_the_end(tmp_path: Path) -> None:
+def test_a_sweep_goes_on_after_a_bad_point_and_names_the_others_by_what_was_swept(
+    tmp_path: Path,
+) -> None:
     where = f"hydra.sweep.dir={tmp_path}"
-    done = run_command("-m", *SIM, "system.max_num_seqs=8,0,16", where)
+    done = run_command("-m", *SIM, "workload.scale.rate=-2,1", where)
     assert done.returncode == 2
-    assert "system.max_num_seqs=0 must be at least 1" in done.stderr
-    assert len(list(tmp_path.glob("vllm-*"))) == 2
-    assert "sweep of 2 runs" in done.stdout
-
-
-def test_the_only_point_left_of_a_sweep_is_named_by_what_was_swept(tmp_path: Path) -> None:
-    where = f"hydra.sweep.dir={tmp_path}"
-    done = run_command("-m", *SIM, "workload.scale.rate=1,-2", where)
-    assert done.returncode == 2
+    assert "workload.scale.rate=-2" in done.stderr
+    assert len(list(tmp_path.glob("vllm-*"))) == 1
     table = done.stdout[done.stdout.index("sweep of 1 run") :].splitlines()
     assert any(line.strip().startswith("workload.scale.ra") for line in table)  # it is folded
     assert any(line.split()[:1] == ["1"] for line in table)
@@ -266,20 +243,6 @@ def test_a_sweep_of_bad_points_alone_names_each_and_leaves_nothing(
     assert [path.name for path in tmp_path.rglob("*")] == ["sweep"] * made
 
 
-@pytest.mark.parametrize("late", ["system.max_num_seqs=0", "engine.num_kv_blocks=1"])
-def test_a_wrong_command_in_a_complete_runs_folder_leaves_that_run(
-    tmp_path: Path, late: str
-) -> None:
-    where = f"hydra.run.dir={tmp_path / 'run'}"
-    assert run_command(*DRAWN, where).returncode == 0
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    done = run_command(*DRAWN, late, "again=true", where)
-    assert done.returncode == 2, done.stderr
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert run_command(*DRAWN, "again=true", where).returncode == 0
-    assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(before)
-
-
 def test_a_folder_may_have_a_number_for_a_name() -> None:
     done = run_command(*SIM, "runs_dir=5", "engine.num_kv_blocks=0")
     assert done.returncode == 2
@@ -298,20 +261,34 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [mine]
 
 
-def test_a_named_folder_is_used_and_never_mixed_with_another_run(tmp_path: Path) -> None:
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_named_folder_is_used_and_only_the_same_run_replaces_what_is_there(
+    tmp_path: Path,
+) -> None:
     run_dir = tmp_path / "mine"
-    done = run_command(*DRAWN, f"hydra.run.dir={run_dir}")
+    where = f"hydra.run.dir={run_dir}"
+    done = run_command(*DRAWN, where)
     assert done.returncode == 0, done.stderr
-    files = {path.name for path in run_dir.iterdir()}
-    assert files == {
+    before = contents(run_dir)
+    assert before.keys() == {
         "config.yaml", "manifest.json", "schedule.parquet", "requests.parquet",
         "events.parquet", "summary.json", "run.png", "report.html",
     }  # fmt: skip
     assert str(run_dir) in done.stdout.replace("\n", "")
-    other = run_command(*SIM, "seed=1", f"hydra.run.dir={run_dir}")
-    assert other.returncode == 2
-    assert "holds another run" in other.stderr
-    assert files == {path.name for path in run_dir.iterdir()}
+    for wrong, says in (
+        (["seed=1"], "holds another run"),
+        (["again=true", "system.max_num_seqs=0"], "max_num_seqs=0 must be"),
+        (["again=true", "engine.num_kv_blocks=1"], "needs KV for"),  # told late
+    ):
+        done = run_command(*DRAWN, *wrong, where)
+        assert done.returncode == 2
+        assert says in done.stderr
+        assert contents(run_dir) == before
+    assert run_command(*DRAWN, "again=true", where).returncode == 0
+    assert contents(run_dir).keys() == before.keys()
 
 
 def test_the_null_system_measures_the_harness_alone(tmp_path: Path) -> None:
