@@ -219,7 +219,8 @@ def test_wandb_goes_online_only_with_an_account(
 ) -> None:
     assert wandb_mode("auto") == "offline"
     assert wandb_mode("online") == "online"
-    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password none\n")
+    key = "0" * 40
+    (tmp_path / "netrc").write_text(f"machine api.wandb.ai login user password {key}\n")
     (tmp_path / "netrc").chmod(0o600)
     assert wandb_mode("auto") == "online"
     (tmp_path / "netrc").unlink()
