@@ -101,8 +101,8 @@ def curves(
 
 def _lay(line: Line2D, curve: pd.Series, drawn: list[tuple[pd.Series, Line2D]]) -> None:
     for other, below in drawn:
-        if _same(curve, other) or _same(other, curve):
-            line.set_linestyle(OVER)
+        if line.get_linestyle() == "-" and (_same(curve, other) or _same(other, curve)):
+            line.set_linestyle(OVER)  # of a line that has no gaps of its own
         if _same(other, curve):  # all of it lies below
             below.set_linewidth(below.get_linewidth() + 1.2)
     drawn.append((curve, line))

@@ -38,7 +38,7 @@ PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
     "gb33_long": ("33 GB, bursts twice as long", 33.0, "^"),
     "gb33_busy": ("33 GB, load 0.7", 33.0, "s"),
 }
-COLOURS = {6.3: PALETTE[4], 9.4: PALETTE[3], 16.5: PALETTE[2], 33.0: PALETTE[0]}
+COLOURS = {6.3: PALETTE[6], 9.4: PALETTE[3], 16.5: PALETTE[5], 33.0: "0.15"}
 AGAINST = ("kunserve_control", "llumnix_replication", "llumnix_pipeline")
 MODEST = "kunserve_fig10_burstgpt"
 ROOMY = "kunserve_roomy"  # the control where KV memory never runs out
