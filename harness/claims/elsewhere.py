@@ -5,7 +5,7 @@ Nothing that is committed is touched: the verdicts are printed, and written wher
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,6 @@ def check_file(path: Path, ledgers: Path) -> int:
     wrong = list(differences(rows, {(claim.paper, claim.id): claim for claim in ledger}))
     for name, what in wrong:
         print(f"{name}: {what}")
-    print(f"{len(rows)} claims: {_told(wrong)}")
+    told = f"{len(wrong)} verdicts differ" if wrong else "each verdict is what its values give"
+    print(f"{len(rows)} claims: {told}")
     return 1 if wrong else 0
-
-
-def _told(wrong: Sequence[object]) -> str:
-    return f"{len(wrong)} verdicts differ" if wrong else "each verdict is what its values give"
