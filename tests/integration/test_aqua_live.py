@@ -22,23 +22,15 @@ RETURN = ("migrate to DRAM", "migrate to lease")
 DIRTY = "system.variants.paper.scheduler.dirty_only=true"  # copies stay in swap space
 CASES = {
     "paged to the neighbour": ("aqua", [], CROWD, ("page out to lease", "page in from lease")),
-    "paged to DRAM": ("vllm_cfs", [], CROWD, ("page out to DRAM", "page in from DRAM")),
     "artifact": ("aqua", ["system.variant=artifact"], CROWD, ("page out to DRAM",)),
-    "kept by the neighbour": (
-        "aqua", [DIRTY], LONG_CROWD, ("page out to lease", "page in from lease"),
-    ),
     "kept in DRAM": ("vllm_cfs", [DIRTY], LONG_CROWD, ("page out to DRAM", "page in from DRAM")),
     "kept, then reclaimed": ("aqua", ["system.max_num_seqs=8", DIRTY], LONG_CROWD, RETURN),
-    "kept by a dead lender": ("aqua", [DIRTY], LONG_CROWD, ("page out to lease",)),
     "reclaimed": ("aqua", ["system.max_num_seqs=8"], LONG_CROWD, RETURN),
-    "dead lender": ("aqua", [], LONG_CROWD, ("page out to lease",)),
+    "dead lender": ("aqua", [DIRTY], LONG_CROWD, ("page out to lease",)),
     "dead consumer": ("aqua", [], LONG_CROWD, ("page out to lease",)),
 }  # fmt: skip
 # When something has been paged to the neighbour.
-KILLS = {
-    "dead lender": Kill(1, 0.05), "dead consumer": Kill(0, 0.05),
-    "kept by a dead lender": Kill(1, 0.3),
-}  # fmt: skip
+KILLS = {"dead lender": Kill(1, 0.3), "dead consumer": Kill(0, 0.05)}
 
 
 @pytest.mark.parametrize("case", CASES)
