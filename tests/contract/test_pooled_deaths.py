@@ -35,7 +35,8 @@ def struck(
     served = serve(system, engine, run_dir, *overrides, faults=Faults(kill=kills))
     events = [each["fields"] for each in served.recorder.events if each["kind"] == "fault"]
     assert [event["struck"] for event in events] == [True] * len(kill)
-    assert_tidy(served)
+    if set(reasons(served)) == {"completed"}:  # else the run may end before a last copy does
+        assert_tidy(served)
     return served
 
 
