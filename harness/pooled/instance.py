@@ -116,12 +116,14 @@ class PooledInstance:
         executor = self._executors.get(model)
         if executor is None:
             executor = self._executors[model] = self._device.executor(model, self.kv(model))
-        start_s = self._loop.now
+        start_s, steps, lost = self._loop.now, 0, None
         try:
             steps = await executor.execute(batch, max_steps=max_steps, until=until, stop=stop)
-        except InstanceLost:
+        except InstanceLost as error:
+            lost = error
+        if lost is not None:  # behind the handler: mypyc's coroutines crash if closed within one
             await self._loop.wait(Event(self._loop))
-            raise
+            raise lost
         phase = "prefill" if batch.chunks else "decode"
         ids = [request.request_id for request in requests]
         self._log("run", start_s, model=model, phase=phase, requests=ids)
