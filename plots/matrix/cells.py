@@ -29,7 +29,7 @@ WORKLOADS = {
     "sharegpt": "ShareGPT",
 }
 COMMON = {  # the load of TTFT and GPU seconds by half and hardware: factors on the arrivals
-    ("burst", "h100"): 2.0, ("burst", "a100"): 0.5, ("many", "h100"): 1.0,
+    ("burst", "h100"): 2.0, ("burst", "a100"): 0.5, ("many", "h100"): 1.0, ("many", "a100"): 0.5,
 }  # fmt: skip
 COUNTED = {"drops": "exchange", "switches": "switch", "moves": "kv_move"}  # counters by event
 HALF = {"mlperf_server": "burst", "aegaeon": "many"}  # by its SLO
