@@ -148,7 +148,10 @@ def read_json_lines(path: Path, provenance: Provenance) -> Trace:
         for request in requests:
             rows.append(numbers(path, number, request, keys))
             shared.append(blocks(path, number, request, block, base))
-        if weka and record.get("hash_id_scope") != "global":
+        scope = record.get("hash_id_scope")
+        same = scope == first[1].get("hash_id_scope")
+        require(same, f"{path}, line {number}: hash_id_scope={scope} is not that of the first line")
+        if weka and scope != "global":
             streams = (stream for row in shared[-len(requests) :] for stream, _ in row)
             base = max(streams, default=base - 1) + 1
     require(rows, f"{path} has no requests")

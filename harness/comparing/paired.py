@@ -85,7 +85,7 @@ def measured(run: FinishedRun, slo: Slo) -> dict[str, Floats]:
     """The values that METRICS are of. Per request, in the schedule's order: nan where there is
     none, e.g. the TPOT of a request that failed."""
     log = TokenLog.from_table(run.requests)
-    attained = Attained.of(log, slo)
+    attained = Attained.of(log, slo, times_known=run.times_known)
     return {
         "ttft_s": log.ttft_s,
         "tpot_s": log.tpot_s,

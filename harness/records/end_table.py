@@ -58,17 +58,17 @@ def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
 def model_rows(models: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
     """The name and MODEL_COLUMNS of each of several models."""
     for name, row in models.items():
-        means = (cell(row[key], "mean") for key in LATENCIES)
+        # Runs of earlier versions have attainment alone.
+        means = (cell(row[key], "mean") if key in row else "none" for key in LATENCIES)
         shares = (share(row["slo_attainment"][kind]) for kind in ATTAINMENTS)
-        good = number(row["goodput_per_s"])
+        good = number(row.get("goodput_per_s"))
         yield [name, f"{row['num_requests']:,}", *means, *shares, good]
 
 
 def slo_words(slo: Mapping[str, Any]) -> str:
-    """What a good request meets."""
-    if "goodput" in slo:
-        return f"{slo['goodput']} (ms)"
-    return f"TTFT {seconds(slo['ttft_s'])}, TBT {seconds(slo['tbt_s'])}"
+    """What a good request meets; and, where that is another thing, a token on time."""
+    limits = f"TTFT {seconds(slo['ttft_s'])}, TBT {seconds(slo['tbt_s'])}"
+    return f"{slo['goodput']} (ms); tokens within {limits}" if "goodput" in slo else limits
 
 
 def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:

@@ -184,6 +184,11 @@ class FinishedRun:
         """Why the run is INVALID; empty: it is VALID."""
         return "; ".join(self.summary["verdict"]["reasons"])
 
+    @property
+    def times_known(self) -> bool:
+        """Whether the times of single tokens are; some servers tell no more than counts."""
+        return self.summary["slo_attainment"]["token"] is not None
+
     def number(self, name: str) -> float:
         """A number of summary.json by its dotted name. Raises UsageError where there is none."""
         found: Any = self.summary

@@ -38,10 +38,7 @@ from harness.records.token_log import TokenLog
 def scored(run: FinishedRun, slo: Slo) -> dict[str, Any]:
     """One row: attainment by the three definitions; None as in summary.json, where the times of
     single tokens are not known."""
-    log, known = (
-        TokenLog.from_table(run.requests),
-        run.summary["slo_attainment"]["token"] is not None,
-    )
+    log, known = TokenLog.from_table(run.requests), run.times_known
     slo.require_models(log.models)
     attained = Attained.of(log, slo, times_known=known)
     return {

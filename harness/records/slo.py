@@ -92,8 +92,9 @@ def limits_of(goodput: str) -> dict[str, dict[str, float]]:
 
 def slo_of(summary: Mapping[str, Any]) -> Slo:
     """The limits that a run was judged by."""
-    found = {key: value for key, value in summary["slo"].items() if key != "definition"}
-    return Slo(Slo.Config(**found))
+    found = summary["slo"]
+    limits = {key: found[key] for key in ("name", "ttft_s", "tbt_s")}
+    return Slo(Slo.Config(**limits, goodput=found.get("goodput")))
 
 
 class RelativeSlo(Slo):

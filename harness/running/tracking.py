@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from harness.errors import first_line
 from harness.records.metrics import over_time
 from harness.records.record import Recorder
 from harness.records.run_folder import FILES, FinishedRun
+from harness.records.sources import Identity
 
 MODES = ("auto", "online", "offline")
 # Of the manifest, in W&B's config: what runs are filtered by there.
@@ -98,13 +101,16 @@ class WandbTracker(Tracker):
         self._run_dir = Path()
 
     def start(self, config: Mapping[str, Any], manifest: Mapping[str, Any], run_dir: Path) -> None:
-        """The run's id is its configuration's: made again, it takes the place of its own. Runs
-        that differ in values alone are a group, where no sweep is one."""
+        """The run's id is that of its configuration and code, and of the host if it is live: made
+        again, it takes the place of its own. Runs that differ in values alone are a group, where no
+        sweep is one."""
         self._run_dir = run_dir
         job_type = "simulated run" if manifest["simulated"] else "live run"
         group = "-".join(manifest["choices"][each] for each in ("system", "workload", "engine"))
         known_by = {**config, **{key: manifest[key] for key in KNOWN_BY}}
-        run_id = manifest["config_hash"]
+        run_id = str(Identity(manifest["config_hash"], manifest["sources"]))
+        if not manifest["simulated"]:
+            run_id += "-" + _plain(platform.node())
         self._attempt(lambda: self._init(known_by, run_dir.name, run_id, job_type, group))
 
     def second(self, row: Mapping[str, float]) -> None:
@@ -182,19 +188,19 @@ class WandbTracker(Tracker):
         import wandb
 
         finished = FinishedRun.load(self._run_dir)
-        _log_series(self._run, "per_second", pa.table(over_time(finished.requests, 1.0)))
-        if (samples := self._run_dir / "gpu.parquet").exists():
-            _log_series(self._run, "gpu", by_gpu(pq.read_table(samples)))
         self._run.summary.update(finished.summary)
+        _log_series(self._run, "per_second", pa.table(over_time(finished.requests, 1.0)))
         figure = self._run_dir / "run.png"
         if figure.exists():
             self._run.log({"figures/run": wandb.Image(str(figure))})
-        self._use(finished.manifest)
         made = wandb.Artifact(self._run_dir.name or self._run.id, type="run")
         for path in (self._run_dir / name for name in FILES):
             if path.exists():
                 _add(made, path)
         self._run.log_artifact(made)
+        self._use(finished.manifest)
+        if (samples := self._run_dir / "gpu.parquet").exists():
+            _log_series(self._run, "gpu", by_gpu(pq.read_table(samples)))
 
     def _use(self, manifest: Mapping[str, Any]) -> None:
         """The schedule and the hardware profile are artifacts of their own, which runs share."""
@@ -202,7 +208,8 @@ class WandbTracker(Tracker):
 
         schedule = wandb.Artifact(f"schedule-{manifest['schedule_sha256'][:12]}", type="schedule")
         _add(schedule, self._run_dir / "schedule.parquet")
-        profile = wandb.Artifact(f"hardware-{manifest['hardware']['name']}", type="profile")
+        name = _plain(f"hardware-{manifest['hardware']['name']}")
+        profile = wandb.Artifact(name, type="profile")
         with profile.new_file("hardware.json") as file:
             json.dump(manifest["hardware"], file, indent=1)
         for used in (schedule, profile):
@@ -237,6 +244,11 @@ def _log_series(run: Any, prefix: str, rows: pa.Table) -> None:
         run.log({f"{prefix}/{key}": value for key, value in known.items()})
 
 
+def _plain(name: str) -> str:
+    """`name` in letters that W&B takes in ids and names."""
+    return re.sub(r"[^\w.-]", "_", name)
+
+
 def _add(artifact: Any, path: Path) -> None:
     """Uploaded from the run folder itself (immutable), not from a copy elsewhere."""
     artifact.add_file(str(path), policy="immutable", skip_cache=True)
@@ -255,7 +267,7 @@ def _log_sweep(run: Any, rows: Sequence[Mapping[str, Any]], keys: Sequence[str],
         f"sweep/{columns[y]}": wandb.plot.line(
             table, x, columns[y], stroke=stroke, title=f"{name}: {y}", split_table=True
         )
-        for y, value in rows[0].items()
-        if y not in keys and isinstance(value, int | float)
+        for y in rows[0]
+        if y not in keys and any(isinstance(row[y], int | float) for row in rows)
     }
     run.log({"sweep/table": table, **plots})

@@ -86,7 +86,7 @@ def long_stream(bench: Bench) -> Found:
     return made
 
 
-@conformance(6, "rate")
+@conformance(6, "rate", alone=True)
 def rate(bench: Bench, span_s: float = RATE_SPAN_S) -> Found:
     """200 requests/s for 60 s: achieved within 1 %, by client and server; P99 send lag at most
     5 ms, or the run is INVALID.

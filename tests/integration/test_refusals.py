@@ -35,6 +35,8 @@ SIM = ("+system=vllm", "+workload=trace", "engine=sim", "hardware=a100x1", "mode
         (["model=[null]"], "model=[null] does not exist; choose one of: baichuan-7b, "),
         (["engine.pool.host_kv_bytes=-1"], "engine: pool.host_kv_bytes=-1 must be a number of 64"),
         (["engine.pool.slab_bytes=0"], "engine: slab_bytes=0 must be at least 1"),
+        (["engine.pool.chunk_bytes=0"], "engine: chunk_bytes=0 must be above 0"),
+        (["~model_set.cycle"], "model_set: cycle is missing: give it a value"),
         (["+system=aegaeon", "engine.pool.slab_bytes=1"], "slabs of 1 bytes divide"),
         (
             ["+system=aegaeon", "hardware=h800x16", "system.store.path=/dev/null/x"],
@@ -108,6 +110,7 @@ EIGHT, UNLIMITED = "system.artifact.group_size=8", "system.max_group_size=null"
         (["hardware.host_memory_bytes=1000"], "keeps a copy of the weights on each host: DRAM of"),
         (["system.artifact.restore_usage=0.99"], "restore_usage=0.99 and system.artifact.drop_us"),
         ([ARTIFACT, "system.plan=memory"], "system.plan=memory is for variant=paper"),
+        ([ARTIFACT, "system.exchange=blocking"], "exchange=blocking is an ablation of variant=pa"),
         (["system.plan=exhaustive", "hardware.num_devices=9"], "for up to 8 instances; there"),
         (["system.monitor.queue=last"], "monitor.queue=last is unknown; valid: all, first, plan"),
         (["system.restore=no"], "system.restore=no is unknown; valid: live, drain, never"),

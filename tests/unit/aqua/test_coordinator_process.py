@@ -61,6 +61,16 @@ def refused(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -
     assert reason in said
 
 
+def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        reason = f"port {port} of 127.0.0.1 cannot be had"
+        refused(command(tmp_path, "--port", str(port)), reason, capsys)
+    assert not (tmp_path / "state").exists()
+
+
 def test_its_state_survives_kill_9(tmp_path: Path) -> None:
     with running(tmp_path) as (process, client):
         client.put("/holders/p", json={"device": "gpu0"})

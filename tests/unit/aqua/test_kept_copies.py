@@ -112,6 +112,16 @@ def test_a_lender_has_its_memory_back_though_copies_were_kept() -> None:
         assert_empty(made, aqua)
 
 
+def test_full_dram_leaves_recomputing() -> None:
+    with bed() as made:
+        size = 16 * made.instances[0].page_bytes
+        aqua = system(made, "vllm_cfs", f"system.dram_bytes={size}", DIRTY)
+        serve(made, aqua, CROWD)
+        assert_all_done(made)
+        assert any(record.num_preemptions for record in made.recorder.records.values())
+        assert_empty(made, aqua)
+
+
 @WHEN
 @pytest.mark.parametrize("dies", [0, 1])
 def test_deaths(at_s: float, dies: int) -> None:

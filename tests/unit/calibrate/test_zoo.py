@@ -40,6 +40,10 @@ def test_a_model_has_its_published_number_of_parameters(name: str) -> None:
     assert zoo.model(name).num_params == pytest.approx(published * 1e9, rel=tolerance)
 
 
+def test_each_models_file_has_its_name() -> None:
+    assert all(zoo.model(name).name == name for name in zoo.names("model"))
+
+
 def test_kv_per_token_is_that_of_aegaeons_table_1() -> None:
     kib = {"qwen-7b": 512, "internlm2.5-7b": 128, "llama2-13b": 800, "qwen-72b": 2560}
     assert {name: zoo.model(name).kv_bytes_per_token / 1024 for name in kib} == kib

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -42,7 +44,7 @@ def tracker_of(announce: Callable[[str], None], **changes: Any) -> Any:
 def manifest(config_hash: str = "abc", *, simulated: bool = True) -> dict[str, Any]:
     choices = {"system": "vllm", "workload": "dice", "engine": "sim"}
     return {
-        "config_hash": config_hash, "simulated": simulated, "choices": choices,
+        "config_hash": config_hash, "simulated": simulated, "choices": choices, "sources": {},
         "schedule_sha256": "0" * 64, "git": {"revision": "1234567", "dirty": False},
     }  # fmt: skip
 
@@ -103,16 +105,22 @@ def test_wandb_knows_what_a_run_used_and_what_it_made(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("without_account")
 def test_a_run_made_again_takes_the_place_of_its_own(tmp_path: Path) -> None:
     runs = []
-    for name, config_hash in (("first", "abc"), ("again", "abc"), ("other", "def")):
+    for name in ("first", "again", "edited", "other"):
+        config_hash = "def" if name == "other" else "abc"
         (tmp_path / name).mkdir()
         tracker = tracker_of(pytest.fail, group="mine" if name == "other" else None)
         of = manifest(config_hash, simulated=name == "other")
+        of["sources"] = {"systems/a.py": "1" if name == "edited" else "0"}
         tracker.start({"seed": 7}, of, tmp_path / name)
         tracker.finish(complete=False)
         runs.append(wandb_log.run_of(tmp_path / name))
-    assert [run.run_id for run in runs] == ["abc", "abc", "def"]
-    assert [run.job_type for run in runs] == ["live run", "live run", "simulated run"]
-    assert [run.run_group for run in runs] == ["vllm-dice-sim"] * 2 + ["mine"]
+    first, again, edited, other = (run.run_id for run in runs)
+    assert first == again != edited, "another policy's run is not written over"
+    assert edited.startswith("abc-")
+    assert other.startswith("def-")
+    assert first.endswith(re.sub(r"[^\w.-]", "_", platform.node()))
+    assert [run.job_type for run in runs] == ["live run"] * 3 + ["simulated run"]
+    assert [run.run_group for run in runs] == ["vllm-dice-sim"] * 3 + ["mine"]
     assert not any(run.resume for run in runs), "W&B overwrites a run of the same id"
     known = wandb_log.config_of(tmp_path / "other")
     assert (known["seed"], known["choices"]["system"], known["config_hash"]) == (7, "vllm", "def")
@@ -153,6 +161,7 @@ from harness.configuration.options import CONF, plain
 node = OmegaConf.load(CONF / "tracking" / "wandb.yaml")
 tracker = build(plain(node), "tracking", announce=print)
 manifest = {"config_hash": "abc", "simulated": False, "schedule_sha256": "", "git": None}
+manifest["sources"] = {}
 manifest["choices"] = {"system": "a", "workload": "b", "engine": "c"}
 tracker.start({"seed": 7}, manifest, Path(sys.argv[1]))
 before = set(sys.modules)

@@ -121,6 +121,7 @@ def test_priorities_are_a_column_that_schedules_keep(tmp_path: Path, make: Make)
     assert again.priority is not None
     assert again.priority.tolist() == [0, 7]
     assert again.sha256() == made.sha256()
+    path = tmp_path / "plain.csv"
     path.write_text("arrival_s,model,prompt_tokens,output_tokens\n1,a,3,2\n0.5,a,5,2\n2,a,4,2\n")
     plain = make("trace", f"workload.path={path}", "workload.num_requests=2")
     assert plain.priority is None
@@ -297,6 +298,7 @@ def test_wekas_conversations_share_blocks_within_themselves(tmp_path: Path) -> N
         (weka(FIRST | {"hash_ids": 3}), "line 1: hash_ids must be a list"),
         (weka(requests=7), "line 1: requests must be a list of objects"),
         (weka(), "has no requests"),
+        (f"{weka(FIRST)}\n{weka(FIRST, hash_id_scope='global')}", "scope=global is not that of th"),
         (f"{weka(FIRST)}\n{{}}", "line 2: requests must be a list of objects"),
     ],
 )
