@@ -40,7 +40,9 @@ class Body:
         head, items = b'{"%s": [' % self.key.encode(), _encoded(self.added(request))[1:-1]
         if (previous := previous_turn(request)) is not None:
             before = before or self(previous)
-            items = before[len(head) : -len(self._tail(previous))] + b", " + items
+            items = b", ".join(
+                filter(None, (before[len(head) : -len(self._tail(previous))], items))
+            )
         return head + items + self._tail(request)
 
     def _tail(self, request: Request) -> bytes:

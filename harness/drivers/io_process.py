@@ -16,6 +16,7 @@ import gc
 import os
 import queue
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -74,6 +75,8 @@ class IoProcess:
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # Ctrl-C is for the harness alone
             )
+        # A process that reads no more is an error, and no wait without an end.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(END_S), 0))
         self._connection = Connection(ours.detach())
         self._thread = threading.Thread(target=self._read, name=self._name, daemon=True)
         self._thread.start()
@@ -81,7 +84,7 @@ class IoProcess:
 
     def __exit__(self, *_: object) -> None:
         self._ending = True
-        with suppress(OSError):  # it has died
+        with suppress(OSError):  # it has died, or reads no more
             self._connection.send(["end"])
         try:
             self._process.wait(END_S)
@@ -105,6 +108,8 @@ class IoProcess:
         """Has the process do `name` with its line `number`."""
         try:
             self._connection.send((name, number, *args))
+        except BlockingIOError:
+            raise RunError(f"{self._name} has read nothing for {END_S:g} s") from None
         except OSError:
             self._died()
 

@@ -12,7 +12,7 @@ from harness.drivers.counters import counters
 from harness.drivers.engine_metrics import scraping
 from harness.drivers.http_endpoint import HttpEndpoint
 from harness.drivers.io_process import FarLine, Io
-from harness.drivers.io_thread import record_lateness
+from harness.drivers.io_thread import IoThread, record_lateness
 from harness.drivers.line import Line
 from harness.engine_api import Experiment
 from harness.errors import RunError
@@ -40,8 +40,13 @@ def replaying(
     if arrivals_s and in_flight is None:  # else a request has the connection of another
         loop.spawn(keep_ahead(lines, _ahead(experiment), loop), name="connections")
     before = [_prefix_cache(endpoint) for endpoint in endpoints]
-    with scraping(endpoints, loop, recorder, experiment.run_dir):
-        yield
+    try:
+        with scraping(endpoints, loop, recorder, experiment.run_dir):
+            yield
+    except BaseException:  # what a process cannot be asked for any more is not known
+        if found := [io.lateness() for io in ios if isinstance(io, IoThread)]:
+            record_lateness(found, loop, recorder)
+        raise
     record_lateness([io.lateness() for io in ios], loop, recorder)
     for endpoint, then in zip(endpoints, before, strict=True):
         now = _prefix_cache(endpoint)

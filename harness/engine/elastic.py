@@ -111,12 +111,13 @@ class TorchElastic:
         )
 
     def resolved(self) -> dict[str, Any]:
+        paced = self._config.elastic.paced
         return self._workers.resolved(self._answers) | {
             "num_threads": [answer["num_threads"] for answer in self._answers],
             "num_kv_blocks": kv_blocks_by_model(
                 (one.model.name, one.kv.num_blocks) for one in self.cluster.instances
             ),
-            "links_paced": self._config.elastic.paced,
+            "links_paced": paced if self._fabric.paced == paced else "on each node by itself",
             "layer_s": self._config.elastic.layer_s,
             "token_s": self._config.elastic.token_s,
         }

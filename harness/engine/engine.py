@@ -44,13 +44,13 @@ class TorchEngine:
     def __init__(self, config: TorchConfig) -> None:
         self._config = config
         self._resolved: dict[str, Any] = {}
-        self._workers: Workers
+        self._workers: Workers | None = None
 
     def make_loop(self) -> WallLoop:
         return WallLoop()
 
     def resolved(self) -> dict[str, Any]:
-        if self._config.cluster == "local":
+        if self._config.cluster == "local" or self._workers is None:
             return self._resolved
         return self._resolved | {"clocks": self._workers.clocks()}
 

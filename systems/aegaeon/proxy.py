@@ -33,7 +33,11 @@ class Proxy:
         self.store.delete(INSTANCE + instance)
 
     def submit(self, request: Request) -> None:
-        """Stores the request, then dispatches it."""
+        """Stores the request that has arrived, then dispatches it."""
+        self.submit_again(request)
+
+    def submit_again(self, request: Request) -> None:
+        """Does so with a request that has lost its place."""
         self.accept(request)
         self.moved(request, self._dispatch(request))
 
@@ -84,7 +88,7 @@ class Proxy:
             else:
                 self.moved(request, instance)
         for request in sorted(lost, key=lambda request: (request.arrival_s, request.request_id)):
-            self.submit(request)
+            self.submit_again(request)
 
 
 def key(request: Request) -> str:

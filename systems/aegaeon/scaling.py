@@ -85,6 +85,8 @@ class Scaler:
         for request in leaving:  # a transfer ends before the next one of the same KV begins
             if request in self._arriving:
                 await self._loop.wait(self._arriving[request])
+        if self.instance.lost:  # meanwhile: by now others have what was to leave
+            return
         saved = []
         for request in leaving:
             if self.instance.holds(request):

@@ -198,7 +198,7 @@ class Aegaeon:
             self._proxy.moved(request, self._dispatch_decode(request))
         else:
             origin.evict(request)
-            self._proxy.submit(request)  # which says why it fails
+            self._proxy.submit_again(request)  # which says why it fails
 
     def _dispatch_decode(self, request: Request) -> str:
         """Algorithm 2, line 2: as Algorithm 1; the load is the number of batches in the work list.
@@ -235,7 +235,7 @@ class Aegaeon:
                     decoder.instance.evict(request)
                     again.append(request)
         for request in sorted(again, key=lambda request: request.arrival_s):
-            self._proxy.submit(request)
+            self._proxy.submit_again(request)
 
     def _serving(self, parts: Sequence[Part], model: str) -> Sequence[Part]:
         if not self._variant.pin_models_to_nodes:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import InstanceLost
 from harness.running.faults import Faults, Kill
+from systems.aegaeon.scaling import Optimisations, Scaler
+from tests.contract.pool_bench import PoolBench
 from tests.contract.test_system import Served, serve, tokens_of
 from tests.exactness import plain_tokens
 
@@ -110,6 +113,49 @@ def test_no_moment_of_death_loses_a_request(
     at_s = 0.1 + 0.09 * moment
     served = struck(system[0], "sim", tmp_path, *system[1:], *SLOW, kill=(moment % 4,), at_s=at_s)
     assert set(reasons(served)) == {"completed"}
+
+
+@pytest.mark.parametrize(("victim", "at_s"), [(2, 0.968), (2, 0.51), (0, 0.4)])
+def test_a_death_before_the_proxy_is_opened_anew_submits_nothing_twice(
+    victim: int, at_s: float, tmp_path: Path
+) -> None:
+    """The proxy's restart is due between the death and its notice 0.1 s later."""
+    store = (f"system.store.restart_at_s={at_s + 0.0999}", f"system.store.path={tmp_path / 's.db'}")
+    served = struck("aegaeon", "sim", tmp_path, *SLOW, *FOUR, *store, kill=(victim,), at_s=at_s)
+    assert set(reasons(served)) == {"completed"}
+
+
+def test_what_a_dead_instance_was_to_save_is_left_to_those_who_have_it(tmp_path: Path) -> None:
+    """Its turn ended while the request was on its way to it, from an instance that lives."""
+    bench = PoolBench("sim", tmp_path, ("narrow", "same"))
+    origin, dies = bench.pool
+    told: list[set[int]] = []
+    dies.on_lost = told.append
+    on = Optimisations(
+        component_reuse=True, explicit_memory=True, prefetch=False, fine_grained_sync=True
+    )
+
+    async def story() -> None:
+        request = bench.request("narrow", prompt=60)
+        await bench.prefill(origin, request)
+        await dies.load("narrow")
+        scaler = Scaler(dies, bench.loop, on, prefetch_once=True)
+        assert scaler.switch_to("narrow", keep=[request])
+        origin.swap_out(request, lambda: None)
+        assert scaler.bring_in([request]) is None
+        assert not scaler.switch_to("same", keep=[])
+        await bench.loop.sleep(0)
+        dies._lose(InstanceLost(dies.name, "killed"))
+        while not told:
+            await bench.loop.sleep(0)
+        scaler.forget(request)
+        await bench.loop.sleep(5)
+        arrived = origin.swap_in(request, lambda: None)
+        assert arrived is not None
+        assert await bench.loop.wait(arrived, until=bench.loop.now + 3600)
+        assert origin.host.slabs.allocated_bytes() == 0
+
+    bench.loop.run(story())
 
 
 def test_muxserve_fails_the_requests_of_a_model_whose_instance_died(tmp_path: Path) -> None:

@@ -13,12 +13,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
 from harness.clock import WallLoop
 from harness.cluster import Cluster
+from harness.drivers.exchange import Order
+from harness.drivers.io_process import IoProcess
 from harness.drivers.io_thread import Lateness, record_lateness
 from harness.drivers.openai_http import OpenAiEngine
 from harness.errors import RunError, UsageError
@@ -118,6 +121,19 @@ def test_a_stopped_process_is_late_by_the_runs_own_verdict(tmp_path: Path) -> No
     assert sum(lag_s > 0.2 for lag_s in lags_s) == 20
     stalls = [each for each in recorder.events if each["kind"] == "stall"]
     assert max(each["end_s"] - each["start_s"] for each in stalls) > 0.2
+
+
+def test_a_process_that_reads_no_more_is_an_error_and_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.drivers.io_process.END_S", 1)
+    more = Order(0, b"x" * 10_000_000, 10, 5.0, keep=False)  # than a socket holds
+    with IoProcess(WallLoop(), 0) as made:
+        line = made.line("http://127.0.0.1:9/v1/completions", Mock())
+        os.kill(made._process.pid, signal.SIGSTOP)
+        with pytest.raises(RunError, match="I/O process 0 has read nothing for 1 s"):
+            line.send(more)
+    assert made._process.returncode == -signal.SIGKILL
 
 
 def test_the_death_of_a_process_ends_the_run_and_names_it(tmp_path: Path) -> None:
