@@ -11,13 +11,21 @@ from functools import partial
 from typing import Any
 
 from harness.records.run_folder import FinishedRun
+from harness.records.slo import slo_of
 
 NEEDED: dict[str, Callable[[FinishedRun], Any]] = {  # what is the same in runs that compare
     "schedule": lambda run: run.manifest["schedule_sha256"],
     "open or closed loop": lambda run: run.manifest.get("closed_loop"),
     "model": lambda run: run.manifest["choices"]["model"],
-    "SLO": lambda run: tuple(run.summary["slo"].get(key) for key in ("ttft_s", "tbt_s", "goodput")),
+    "SLO": lambda run: _limits(run),
 }
+
+
+def _limits(run: FinishedRun) -> tuple[object, ...]:
+    """However they are written: by model what a good request meets, and a token on time."""
+    slo, models = slo_of(run.summary), run.summary.get("models", {})
+    by_model = ((model, *sorted(slo.limits_s(model).items())) for model in sorted(models))
+    return slo.ttft_s, slo.tbt_s, *by_model
 
 
 def differences(runs: Sequence[FinishedRun]) -> list[str]:

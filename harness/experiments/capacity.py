@@ -38,7 +38,7 @@ from harness.records.run_table import captions
 from harness.running import interrupts
 
 OPERATORS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-TERM = re.compile(r"\s*([\w.]+)\s*(<=|>=|<|>)\s*([-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?)\s*")
+TERM = re.compile(r"\s*([^\s<>]+)\s*(<=|>=|<|>)\s*([-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?)\s*")
 RANGE = re.compile(r"([\w./@]+)=([^.]\S*?)\.\.(\S+)")
 
 

@@ -192,11 +192,15 @@ class FinishedRun:
     def number(self, name: str) -> float:
         """A number of summary.json by its dotted name. Raises UsageError where there is none."""
         found: Any = self.summary
-        for key in name.split("."):
-            if not isinstance(found, dict) or key not in found:
-                valid = ", ".join(sorted(found)) if isinstance(found, dict) else "none below it"
-                raise UsageError(f"summary.json has no {name}; valid in place of {key}: {valid}")
-            found = found[key]
+        left = name
+        while left:
+            keys = found if isinstance(found, dict) else {}
+            fitting = [key for key in keys if f"{left}.".startswith(f"{key}.")]
+            if not fitting:
+                valid = ", ".join(sorted(keys)) or "none below it"
+                raise UsageError(f"summary.json has no {name}; valid in place of {left}: {valid}")
+            key = max(fitting, key=len)  # names of models have dots
+            found, left = found[key], left[len(key) + 1 :]
         if isinstance(found, bool) or not isinstance(found, (int, float)):
             why = "too few requests for it" if found is None else "it is no number"
             raise UsageError(f"{name} is {found} in {self.path}: {why}")

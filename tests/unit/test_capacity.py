@@ -70,6 +70,7 @@ def test_fractions_are_found_to_within_a_share() -> None:
 
 
 def test_conditions_are_all_of_their_terms() -> None:
+    assert terms_of("models.llama3.1-8b.x<=1") == [Term("models.llama3.1-8b.x", "<=", 1.0)]
     assert terms_of("ttft_s.p99<1 and slo_attainment.token >= 0.9") == [
         Term("ttft_s.p99", "<", 1.0), Term("slo_attainment.token", ">=", 0.9),
     ]  # fmt: skip

@@ -57,5 +57,7 @@ def test_the_objective_is_a_number_of_the_summary(tmp_path: Path) -> None:
     assert objective("null") is None
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert objective("ttft_s.mean") == summary["ttft_s"]["mean"]
+    name, row = next(iter(summary["models"].items()))
+    assert objective(f"models.{name}.num_requests") == row["num_requests"]
     with pytest.raises(UsageError, match=r"summary.json has no ttft_s.p7; valid in place of p7"):
         objective("ttft_s.p7")
