@@ -118,9 +118,9 @@ def test_crossed_bounds_are_told(lower: float, upper: float) -> None:
 def test_other_bad_numbers_are_told() -> None:
     with pytest.raises(UsageError, match="least=3, most=2"):
         Range(3, 2)
-    with pytest.raises(UsageError, match=r"window_s=0\.0 must be above 0"):
+    with pytest.raises(UsageError, match=r"window_s=0 must be above 0"):
         configured("system.window_s=0")
-    with pytest.raises(UsageError, match=r"timeout_s=-1\.0 must be at least 0"):
+    with pytest.raises(UsageError, match=r"timeout_s=-1 must be at least 0"):
         configured("system.variants.paper.timeout_s=-1")
 
 

@@ -234,11 +234,11 @@ def test_a_prefill_becomes_a_decode_where_kv_needs_room() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["system.variant=new"], "system.variant=new is unknown; choose paper or artifact"),
+        (["system.variant=new"], "system.variant=new is unknown; valid: paper, artifact"),
         (["system.parameters=tape"], "system.parameters=tape is unknown"),
         (["system.parameters=all_cache"], "zigzag=true needs system.parameters=network"),
-        (["system.ttl_s=-1"], "ttl_s=-1.0 must be at least 0"),
-        (["system.interval_s=0"], "system.interval_s=0.0 must be above 0"),
+        (["system.ttl_s=-1"], "ttl_s=-1 must be at least 0"),
+        (["system.interval_s=0"], "system.interval_s=0 must be above 0"),
         (["system.min_prefills=3", "system.min_decodes=2"], "do not fit in 4"),
         (["system.min_prefills=0"], "system.min_prefills=0 needs system.min_decodes=0, not 1"),
         (
