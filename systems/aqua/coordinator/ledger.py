@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from systems.aqua.coordinator.topology import Topology
+if TYPE_CHECKING:  # vLLM's plug-in has this file without the harness
+    from systems.aqua.coordinator.topology import Topology
 
 GONE = 410  # HTTP's: a name that has ended
 

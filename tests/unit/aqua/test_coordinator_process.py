@@ -71,6 +71,18 @@ def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert not (tmp_path / "state").exists()
 
 
+def test_the_plugins_client_needs_nothing_of_the_harness() -> None:
+    """The plug-in's package has the coordinator's folder, and not the harness."""
+    code = (
+        "import sys, systems\nbefore = set(sys.modules)\n"
+        "import systems.aqua.coordinator.http_client\n"
+        "print([name for name in sys.modules.keys() - before if name.startswith('harness')])"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_its_state_survives_kill_9(tmp_path: Path) -> None:
     with running(tmp_path) as (process, client):
         client.put("/holders/p", json={"device": "gpu0"})
