@@ -10,9 +10,10 @@ import os
 import socket
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 
-from harness.engine.transport import Connection, Header, PeerLost
+from harness.engine.transport import GONE, Connection, Header, PeerLost
 
 ANSWER_S = 30.0  # the longest that another host may take for one part of a file
 
@@ -88,13 +89,10 @@ class FarHost:
 
 def serve(sock: socket.socket, files: Mapping[str, int]) -> None:
     """Reads and writes `files`, by their numbers, for the other end until that closes."""
-    with sock:
+    with sock, suppress(EOFError, *GONE):
         connection = Connection(sock)
         while True:
-            try:
-                header, content = connection.receive()
-            except EOFError:
-                return
+            header, content = connection.receive()
             found, answer = bytearray(header.get("num_bytes", 0)), {}
             file = OpenFile(files[header["file"]])
             try:

@@ -49,6 +49,13 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
 }  # fmt: skip
 
 
+# Keys that runs of all versions have.
+ALWAYS = {
+    "manifest.json": ("config_hash", "schedule_sha256"),
+    "summary.json": ("num_requests", "verdict"),
+}
+
+
 class Lacking(UsageError, KeyError):
     """A KeyError to templates, which ask whether a key is there."""
 
@@ -67,13 +74,15 @@ class Part(dict[str, Any]):
 
 
 def read_part(path: Path) -> Part:
-    """The object in `path`. Raises UsageError where it is none, or not of its SHAPES."""
+    """The object in `path`. Raises UsageError where it is none, not of its SHAPES, or not whole."""
     try:
         text = path.read_text(encoding="utf-8")
         found: Part = json.loads(text, object_hook=partial(Part, path), parse_constant=_refused)
         _check(found, SHAPES[path.name], "the file")
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {first_line(error)}") from error
+    for key in ALWAYS[path.name]:
+        found[key]
     return found
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
@@ -40,6 +40,8 @@ def damage(draw: st.DrawFn) -> tuple[str, bytes]:
 
 @inputs(0.05)
 @given(damage())
+@example(("manifest.json", b"{}"))
+@example(("summary.json", b"{}"))
 def test_a_damaged_file_is_named_and_again_repeats_the_run(damaged: tuple[str, bytes]) -> None:
     name, content = damaged
     with TemporaryDirectory() as made:

@@ -14,7 +14,7 @@ from harness.engine import tcp
 from harness.engine.host import memory_file
 from harness.engine.node_agent import NodeAgent
 from harness.engine.node_files import FarFile, FarHost, OpenFile, serve
-from harness.engine.transport import PeerLost
+from harness.engine.transport import Connection, PeerLost
 
 SIZE = 5_000_000  # more than a socket holds
 
@@ -24,8 +24,11 @@ def ends() -> Iterator[tuple[OpenFile, FarFile, socket.socket]]:
     """A file as its node has it, the same from another node, and the end that serves it."""
     with ExitStack() as stack:
         number = memory_file(stack, "kv", SIZE)
-        ours, theirs = (stack.enter_context(each) for each in socket.socketpair())
-        threading.Thread(target=serve, args=(theirs, {"kv": number}), daemon=True).start()
+        ours, theirs = socket.socketpair()
+        thread = threading.Thread(target=serve, args=(theirs, {"kv": number}))
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(ours.close)  # which ends the thread, and that closes its end
         yield OpenFile(number), FarFile("kv", FarHost(ours)), theirs
 
 
@@ -49,6 +52,15 @@ def test_a_read_beyond_the_end_is_told_and_the_next_one_is_right(
     with pytest.raises(OSError, match="ends 10 bytes before"):
         far.read(memoryview(bytearray(20)), SIZE - 10)
     far.read(memoryview(bytearray(20)), SIZE - 20)
+
+
+def test_a_worker_that_dies_before_it_has_read_ends_the_serving() -> None:
+    with ExitStack() as stack:
+        number = memory_file(stack, "kv", SIZE)
+        ours, theirs = socket.socketpair()
+        Connection(ours).send({"op": "read", "file": "kv", "at": 0, "num_bytes": SIZE})
+        ours.close()
+        serve(theirs, {"kv": number})
 
 
 def test_a_node_that_has_died_is_lost_at_once_and_for_good(
