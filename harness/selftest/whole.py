@@ -201,13 +201,13 @@ def queues(bench: Bench) -> Found:
     served alone first, which gives E[S]; M/D/1 has equal ones.
     """
     rng = np.random.default_rng(0)
-    gaps, lengths = rng.exponential(1.0, QUEUED), rng.exponential(400.0, QUEUED).astype(int) + 1
+    gaps, lengths = rng.exponential(1.0, QUEUED), rng.exponential(100.0, QUEUED).astype(int) + 1
     sim = ("engine=sim", "hardware=a100x1", "model=llama2-7b", "system.max_num_seqs=1",
            "model.max_position=20000")  # fmt: skip
     far = [(i * 100.0, "m", 16, int(n)) for i, n in enumerate(lengths)]
-    one = [(i * 100.0, "m", 16, 400) for i in range(2)]
+    one = [(i * 100.0, "m", 16, 100) for i in range(2)]
     off, text = {}, []
-    for name, alone, sizes, factor in (("M/M/1", far, lengths, 1.0), ("M/D/1", one, [400], 0.5)):
+    for name, alone, sizes, factor in (("M/M/1", far, lengths, 1.0), ("M/D/1", one, [100], 0.5)):
         service_s = bench.run(None, alone, *sim, "client.drain_s=1e9").number("e2e_s.mean")
         at_s = np.cumsum(gaps) * service_s / LOAD
         size = np.resize(sizes, QUEUED)
