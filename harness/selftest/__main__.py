@@ -54,9 +54,9 @@ def chosen_of(numbers: Sequence[str]) -> list[Conformance]:
 
 
 def results(tests: Sequence[Conformance], bench: Bench) -> Iterator[dict[str, Any]]:
-    """The result of each test as it comes: those that depend on no time two at once, then one by
-    one those that do."""
-    together = [each for each in tests if not each.alone]
+    """The result of each test as it comes: those that depend on no time two at once, the last
+    first since these take longest, then one by one those that do."""
+    together = [each for each in reversed(tests) if not each.alone]
     with ThreadPoolExecutor(min(BESIDE, os.cpu_count() or 1)) as pool:
         try:
             yield from pool.map(lambda each: each.result(bench), together)

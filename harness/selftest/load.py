@@ -112,16 +112,16 @@ def rate(bench: Bench, span_s: float = RATE_SPAN_S) -> Found:
     )
 
 
-@conformance(14, "concurrency", alone=True)
+@conformance(14, "concurrency")
 def concurrency(bench: Bench) -> Found:
     """64 requests of one moment are open at once, by the server's count; in a closed loop of 8,
     eight are.
 
     A burst in an open loop, and the same requests in a closed one of IN_FLIGHT.
     """
-    play = Play(models={"m": Script(ttft_s=0.5)})
     rows = [(0.0, "m", 8, 2)] * BURST
-    _, burst = bench.served(play, rows)
+    _, burst = bench.served(Play(models={"m": Script(ttft_s=3.0)}), rows)
+    play = Play(models={"m": Script(ttft_s=0.5)})
     run, loop = bench.served(play, rows, f"client.concurrency={IN_FLIGHT}")
     return found(
         f"{burst.most_open} of {BURST} requests were open at once by the server's count, and "
