@@ -62,7 +62,7 @@ def typed(values: Mapping[str, Any], schema: type, where: str) -> Any:
             made = OmegaConf.to_object(filled)  # what a class has to say of its values comes first
             check_numbers(OmegaConf.to_container(filled))
             _typed[key] = made
-        except (OmegaConfBaseException, ValueError, OverflowError) as error:
+        except (OmegaConfBaseException, ValueError, OverflowError, RecursionError) as error:
             raise UsageError(f"{where}: {explain(error, schema)}") from error
     return deepcopy(_typed[key])
 
