@@ -99,7 +99,7 @@ def burst(served: str, stable_per_s: float, factor: float, engine: str, seed: in
         group, f"workload.arrivals.rate_per_s={stable_per_s}",
         f"workload.arrivals.burst.factor={factor:g}", f"engine.profile={engine}", f"seed={seed}",
     ]  # fmt: skip
-    point = run_point("aqua_swap", composed("aqua_swap", [group]), words, again=False)
+    point = run_point("aqua_swap", composed(["+experiment=aqua_swap", group]), words, again=False)
     if point.path is None:
         raise RunError(f"the burst of {served} was refused: {point.refused}")
     return point

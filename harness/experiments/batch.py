@@ -191,8 +191,11 @@ def composed_runs(
         if engine == "sim" or not simulated:
             sweeps[name] = [[*run, *more] for run in runs]
     chosen = dict.fromkeys((name, groups(run)) for name, runs in sweeps.items() for run in runs)
-    composing = {choice: pool.submit(composed, *choice) for choice in chosen}
-    made = {choice: future.result() for choice, future in composing.items()}
+    under_way = {
+        (name, of_run): pool.submit(composed, [f"+experiment={name}", *of_run])
+        for name, of_run in chosen
+    }
+    made = {choice: future.result() for choice, future in under_way.items()}
     return {
         name: _of_first_seeds([(made[name, groups(run)], run) for run in runs], seeds)
         for name, runs in sweeps.items()

@@ -52,14 +52,15 @@ class Composed:
 @cache
 def sweep(experiment: str) -> tuple[str, list[list[str]]]:
     """The engine of an experiment, and the overrides of each of its runs; not to be changed."""
-    hydra = _composed(experiment, ()).hydra
+    hydra = composing([f"+experiment={experiment}"]).hydra
     words = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
     batches = BasicSweeper.split_arguments(_parsed(words), None)
     return hydra.runtime.choices["engine"], [list(overrides) for overrides in batches[0]]
 
 
-def composed(experiment: str, groups: Sequence[str]) -> Composed:
-    config = _composed(experiment, groups)
+def composed(words: Sequence[str]) -> Composed:
+    """What overrides give, which may name an experiment and options of groups."""
+    config = composing(words)
     choices = dict(config.hydra.runtime.choices)
     with open_dict(config):
         del config["hydra"]
@@ -77,14 +78,13 @@ def conf() -> None:
         initialize_config_dir(str(CONF), version_base="1.3")
 
 
-def _composed(experiment: str, groups: Sequence[str]) -> DictConfig:
+def composing(words: Sequence[str]) -> DictConfig:
     """Composes the configuration with Hydra's own node, which says what was chosen and what is
-    swept. Raises UsageError for a group or an option that there is not."""
+    swept. Raises UsageError for a group, an option or a key that there is not."""
     conf()
-    named_options(groups)
-    words = [f"+experiment={experiment}", *groups, *QUIET]
+    named_options(words)
     try:
-        config: DictConfig = compose("config", overrides=words, return_hydra_config=True)
+        config: DictConfig = compose("config", [*words, *QUIET], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(config_sentence(error, CONF)) from error
     return config

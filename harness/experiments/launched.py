@@ -14,20 +14,16 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
 
-from hydra import compose
 from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
-from harness.configuration.options import config_sentence
 from harness.errors import RunError, UsageError, first_line
-from harness.experiments.compose import CONF, QUIET, ROOT, conf
+from harness.experiments.compose import ROOT, composing
 from harness.experiments.points import RUNS
 from harness.running.sweep_points import sweep_dir_word
 
@@ -114,13 +110,7 @@ def launcher_words(name: str | None, words: Sequence[str]) -> list[str]:
 
 
 def _config(words: Sequence[str]) -> DictConfig:
-    conf()
-    own = ["hydra.mode=MULTIRUN", sweep_dir_word(str(RUNS)), *QUIET, *words]
-    try:
-        config: DictConfig = compose("config", overrides=own, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UsageError(config_sentence(error, CONF)) from error
-    return config
+    return composing(["hydra.mode=MULTIRUN", sweep_dir_word(str(RUNS)), *words])
 
 
 def _launcher(config: DictConfig, tasks: Tasks) -> Launcher:

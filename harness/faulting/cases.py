@@ -10,11 +10,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import yaml
-from hydra import compose
-from omegaconf import open_dict
 
 from harness.errors import RunError, UsageError
-from harness.experiments.compose import CONF, QUIET, conf
+from harness.experiments.compose import CONF, composed
 from harness.experiments.points import RUNS, unwarned
 from harness.faulting.outcome import Tokens
 from harness.files import read_json
@@ -88,23 +86,18 @@ def cases(systems: Sequence[str], engines: Sequence[str]) -> list[Case]:
 
 def run_case(case: Case, *, again: bool) -> Made:
     """Makes the run unless it is there, complete or broken by its fault."""
-    conf()
     with unwarned():
-        config = compose("config", [*case.overrides, *QUIET], return_hydra_config=True)
-        choices = dict(config.hydra.runtime.choices)
-        with open_dict(config):
-            del config["hydra"]
+        made = composed(case.overrides)
+        config = made.configured(())
         config.again = again
         parts = prepare(config)
-        command = Command(FAULTED_RUNS, named=False, choices=choices, overrides=case.overrides)
+        command = Command(FAULTED_RUNS, named=False, choices=made.choices, overrides=case.overrides)
         path = own_folder(parts.identity(), command)
         if not again and _broken_by_its_fault(path):
             return load(path)
         try:
             obtain(parts, command, wait=True, announce=lambda line: None)
         except RunError:
-            if not (path / "requests.parquet").is_file():
-                raise  # it broke before it served
             if not _broken_by_its_fault(path):
                 raise
     return load(path)

@@ -31,6 +31,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from shutil import disk_usage
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -46,7 +47,7 @@ from harness.experiments.points import run_point
 from harness.files import make_folder, read_json, write_text
 from harness.reproduce.asked import SMOKE_RUN, TIERS, asked
 from harness.reproduce.holding import figure_held, judged_again, of_the_same_seeds
-from harness.reproduce.times import expected, free_bytes, last_times, note
+from harness.reproduce.times import expected, last_times, note
 from harness.reproduce.verdict import (
     DIFFERING,
     FAILED,
@@ -78,7 +79,7 @@ def live_run() -> Row:
     that something disturbed this machine, and not that a result is different; one whose requests
     failed has failed."""
     announce(f"{SMOKE_RUN}: one live run with two worker processes, a minute on two free cores")
-    point = run_point(SMOKE_RUN, composed(SMOKE_RUN, ()), (), again=False)
+    point = run_point(SMOKE_RUN, composed([f"+experiment={SMOKE_RUN}"]), (), again=False)
     if point.path is None:
         return Row("run", SMOKE_RUN, FAILED, point.refused)
     summary = read_json(point.path / "summary.json")
@@ -136,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     live = [name for name in names if quick and has_live_runs(name)]
     names = [name for name in names if name not in live]
     before = expected(names, tier, chosen.jobs, last_times())
-    announce(before.told(len(names), chosen.jobs, free_bytes()))
+    announce(before.told(len(names), chosen.jobs, disk_usage(ROOT).free))
     rows = [kept_going("run", SMOKE_RUN, live_run)] if tier == "smoke" else []
     rows += made_again(
         names, Making(chosen.jobs, seeds=1 if quick else None, launcher=launcher), tier

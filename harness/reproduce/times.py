@@ -8,7 +8,6 @@ the committed table was made on, and the bytes are not known.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -95,10 +94,6 @@ def note(name: str, tier: str, draw_s: float, made_in: Path, path: Path = TIMES)
     times["figures"][name] = round(draw_s, 3)
     make_folder(path.parent)
     write_json(path, times)
-
-
-def free_bytes() -> int:
-    return shutil.disk_usage(ROOT).free
 
 
 def _size_bytes(folder: Path) -> int:

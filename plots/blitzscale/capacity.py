@@ -85,8 +85,9 @@ def capacity(rows: pd.DataFrame) -> tuple[Words, str]:
 def evaluated_at(workload: str, figure: str, profile: str) -> float:
     """The factor of that figure's runs on the trace's rate, with this engine profile."""
     group = f"experiment/blitzscale/workload@_global_={workload}"
-    made = composed(figure, (group,)).configured([group, f"engine.profile={profile}"])
-    return float(made.workload.scale.rate)
+    made = composed([f"+experiment={figure}", group])
+    config = made.configured([group, f"engine.profile={profile}"])
+    return float(config.workload.scale.rate)
 
 
 COMPARED = ("mean TTFT", "P99 TTFT", "mean TBT")

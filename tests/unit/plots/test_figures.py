@@ -71,7 +71,7 @@ def test_a_number_of_seeds_below_one_is_refused(capsys: pytest.CaptureFixture[st
 
 def test_a_point_of_kunserve_has_each_engine_profile_at_its_own_rate() -> None:
     words = ["experiment/kunserve/point@_global_=gb9"]
-    made = composed("kunserve_regime", words)
+    made = composed(["+experiment=kunserve_regime", *words])
     rates = {
         profile: made.configured([*words, f"engine.profile={profile}"]).workload.scale.rate
         for profile in ("eager_2024", "vllm_v1")
@@ -99,7 +99,7 @@ def test_a_sweep_is_the_product_of_its_values() -> None:
 @pytest.mark.parametrize("name", ["aegaeon_fig11a_bandwidth", "aegaeon_fig13", "aegaeon_fig07"])
 def test_a_point_is_configured_as_hydra_would(name: str) -> None:
     run = sweep(name)[1][-1]
-    made = composed(name, groups(run))
+    made = composed([f"+experiment={name}", *groups(run)])
     words = [f"+experiment={name}", *run, *QUIET]
     asked = compose("config", overrides=words, return_hydra_config=True)
     assert made.choices == asked.hydra.runtime.choices
