@@ -23,8 +23,7 @@ from typing import Any
 from harness.configuration.command_line import ends_in_order, parser
 from harness.exporting.aiperf import aiperf_records, aiperf_result
 from harness.exporting.guidellm import guidellm_result
-from harness.exporting.inference_perf import per_request, summary
-from harness.exporting.llm_d import benchmark_report
+from harness.exporting.inference_perf import benchmark_report, per_request, summary
 from harness.exporting.perfetto import trace
 from harness.exporting.vllm_bench import vllm_result
 from harness.files import write_text

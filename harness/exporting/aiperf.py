@@ -24,9 +24,7 @@ def aiperf_result(run: FinishedRun) -> dict[str, Any]:
     """Latencies in milliseconds. Raises UsageError where no request completed."""
     seen = seen_by(run, "AIPerf")
     log = seen.logs["all"]
-    done, many = log.completed, log.completed & (log.num_tokens > 1)
-    prompts = np.array(run.requests["prompt_tokens"].to_pylist(), np.float64)
-    tokens = log.num_tokens.astype(np.float64)
+    prompts, tokens = seen.lengths
     found: dict[str, Any] = {}
     for one, samples in seen.by("aiperf"):
         values = samples.values
@@ -35,19 +33,18 @@ def aiperf_result(run: FinishedRun) -> dict[str, Any]:
         elif len(values):
             found[one.name] = _distribution("ms", values * one.unit)
     found |= {
-        "input_sequence_length": _distribution("tokens", prompts[done]),
-        "output_sequence_length": _distribution("tokens", tokens[done]),
-        "total_isl": {"unit": "tokens", "avg": float(prompts[done].sum())},
-        "total_osl": {"unit": "tokens", "avg": float(tokens[done].sum())},
-        "request_count": {"unit": "requests", "avg": float(done.sum())},
+        "input_sequence_length": _distribution("tokens", prompts),
+        "output_sequence_length": _distribution("tokens", tokens),
+        "total_isl": {"unit": "tokens", "avg": float(prompts.sum())},
+        "total_osl": {"unit": "tokens", "avg": float(tokens.sum())},
+        "request_count": {"unit": "requests", "avg": float(len(prompts))},
         "error_request_count": {"unit": "requests", "avg": float(log.failed.sum())},
         "benchmark_duration": {"unit": "sec", "avg": seen.window_s["sent"]},
     }
-    if many.any():
-        per_user = 1 / log.tpot_s[many & (log.tpot_s > 0)]
-        if len(per_user):
-            unit = "tokens/sec/user"
-            found["output_token_throughput_per_user"] = _distribution(unit, per_user)
+    tpot_s = seen.logs["streamed"].tpot_s
+    if (tpot_s > 0).any():
+        per_user = _distribution("tokens/sec/user", 1 / tpot_s[tpot_s > 0])
+        found["output_token_throughput_per_user"] = per_user
     return {
         "schema_version": SCHEMA_VERSION, **about(run),
         "was_cancelled": False, "is_complete": True, **found,

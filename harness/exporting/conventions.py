@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from harness.errors import UsageError
 from harness.records.run_folder import FinishedRun
-from harness.records.token_log import Floats, TokenLog
+from harness.records.token_log import Floats, TokenLog, floats
 
 Quantity = Literal["TTFT", "E2E", "TPOT", "E2E a token", "gaps", "requests/s", "tokens/s"]
 Anchor = Literal["arrival", "sent"]
@@ -100,12 +100,14 @@ class Samples:
 class Seen:
     """A requests table as definitions see it. `logs`: of each `Of`. `window_s`: from each anchor's
     first time to the last token, of arrivals to the last arrival where that is later; of a tool it
-    is the benchmark's duration."""
+    is the benchmark's duration. `lengths`: tokens of the prompts and of the answers [completed]."""
 
     def __init__(self, table: pa.Table) -> None:
         log = TokenLog.from_table(table)
         streamed = log.completed & (log.num_tokens > 1)
         self.logs = {"all": log, "completed": log.of(log.completed), "streamed": log.of(streamed)}
+        prompts, tokens = floats(table["prompt_tokens"]), log.num_tokens.astype(np.float64)
+        self.lengths = prompts[log.completed], tokens[log.completed]
         ends_s = float(np.max(log.times_s, initial=-np.inf))
         self.window_s = {"arrival": log.duration_s, "sent": ends_s - _first(log.sent_s)}
 

@@ -13,9 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from harness.exporting.conventions import Samples, Seen, about, equal, percentile, seen_by
 from harness.records.run_folder import FinishedRun
+from harness.records.token_log import floats
 
 PERCENTILES = {
     "p001": 0.1, "p01": 1, "p05": 5, "p10": 10, "p25": 25, "p50": 50, "p75": 75, "p90": 90,
@@ -83,17 +85,15 @@ def guidellm_result(run: FinishedRun) -> dict[str, Any]:
 
 
 def _metrics(run: FinishedRun, seen: Seen) -> dict[str, Any]:
-    done = seen.logs["all"].completed
-    tokens = seen.logs["completed"].num_tokens.astype(np.float64)
-    prompts = np.array(run.requests["prompt_tokens"].to_pylist(), np.float64)[done]
-    chunks = np.array([len(sizes) for sizes in run.requests["chunk_tokens"].to_pylist()])[done]
+    prompts, tokens = seen.lengths
+    chunks = floats(pc.list_value_length(run.requests["chunk_tokens"]))[seen.logs["all"].completed]
     found = {
         one.name: replace(samples, values=samples.values * one.unit)
         for one, samples in seen.by("guidellm")
     }
     found |= {
         "time_to_first_output_token_ms": found["time_to_first_token_ms"],
-        "request_streaming_iterations_count": equal(chunks.astype(np.float64)),
+        "request_streaming_iterations_count": equal(chunks),
         "prompt_token_count": equal(prompts), "output_token_count": equal(tokens),
         "total_token_count": equal(prompts + tokens),
     }  # fmt: skip

@@ -1,23 +1,28 @@
 """A run as inference-perf 0.7 reports it: its summary_lifecycle_metrics.json, and its
-per_request_lifecycle_metrics.json with the time of every token.
+per_request_lifecycle_metrics.json with the time of every token. And the same numbers as llm-d's
+benchmark report, version 0.2.1 (llm-d-benchmark, schema_v0_2_1.py), which defines none of its own.
 
 inference-perf's definitions, not ours: seconds that count from when a request was sent, and numbers
 of completed requests. Requests that were never sent are left out. The time at which a request ended
-that failed before its first token is not known: null.
+that failed before its first token is not known: null. llm-d's report allows no other field, so its
+description says SIMULATED or measured, and the verdict.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 
-from harness.exporting.conventions import IP, Seen, about, seen_by
+from harness.exporting.conventions import IP, about, seen_by
 from harness.records.run_folder import FinishedRun
 from harness.records.token_log import Floats
 
 PERCENTILES = (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
+LLM_D_VERSION = "0.2.1"
+LLM_D_RATES = {"requests_per_sec": "request_rate", "output_tokens_per_sec": "output_token_rate"}
 
 
 def summary(run: FinishedRun) -> dict[str, Any]:
@@ -25,7 +30,7 @@ def summary(run: FinishedRun) -> dict[str, Any]:
     seen, table = seen_by(run, IP), run.requests
     log, window_s = seen.logs["all"], seen.window_s["sent"]
     sent = np.isfinite(log.sent_s)
-    prompts, tokens = lengths(run, seen)
+    prompts, tokens = seen.lengths
     found = {one.name: samples.values for one, samples in seen.by(IP)}
     rates = {name: float(found.pop(name)[0]) for name in [*found] if name.endswith("_per_sec")}
     failed_s = (log.last_s - log.sent_s)[log.failed & log.started]
@@ -78,13 +83,6 @@ def per_request(run: FinishedRun) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def lengths(run: FinishedRun, seen: Seen) -> tuple[Floats, Floats]:
-    """Tokens of the prompt and of the answer [requests completed]."""
-    prompts = np.array(run.requests["prompt_tokens"].to_pylist(), np.float64)
-    done = seen.logs["all"].completed
-    return prompts[done], seen.logs["all"].num_tokens[done].astype(np.float64)
-
-
 def _spread(values: Floats) -> dict[str, float] | None:
     """Percentiles linear between samples; None: no sample."""
     if not len(values):
@@ -93,3 +91,54 @@ def _spread(values: Floats) -> dict[str, float] | None:
     names = ["median" if share == 50 else f"p{share:g}" for share in PERCENTILES]
     mean = {"mean": float(values.mean()), "min": float(values.min()), "max": float(values.max())}
     return mean | dict(zip(names, shares, strict=True))
+
+
+def benchmark_report(run: FinishedRun) -> dict[str, Any]:
+    """Raises UsageError where no request completed."""
+    seen, manifest = seen_by(run, IP), run.manifest
+    prompts, tokens = seen.lengths
+    log, window_s = seen.logs["all"], seen.window_s["sent"]
+    latency: dict[str, Any] = {}
+    throughput = {
+        "input_token_rate": _of([prompts.sum() / window_s], "tokens/s"),
+        "total_token_rate": _of([(prompts + tokens).sum() / window_s], "tokens/s"),
+    }  # fmt: skip
+    for one, samples in seen.by(IP):
+        if one.name in LLM_D_RATES:
+            unit = "queries/s" if one.each == "request" else "tokens/s"
+            throughput[LLM_D_RATES[one.name]] = _of(samples.values, unit)
+        elif len(samples.values):
+            unit = "s" if one.quantity in ("TTFT", "E2E") else "s/token"
+            latency[one.name] = _of(samples.values, unit)
+    begun, ended = (
+        datetime.fromisoformat(manifest[f"{word}_utc"]) for word in ("started", "ended")
+    )
+    word = "SIMULATED" if manifest["simulated"] else "measured"
+    return {
+        "version": LLM_D_VERSION,
+        "run": {
+            "uid": run.path.name, "eid": manifest["config_hash"],
+            "description": f"{word}; {run.invalid or 'VALID'}",
+            "time": {"start": begun.isoformat(), "end": ended.isoformat(),
+                     "duration": f"PT{(ended - begun).total_seconds():.3f}S"},
+        },
+        "results": {"request_performance": {"aggregate": {
+            "requests": {
+                "total": int(np.isfinite(log.sent_s).sum()), "failures": int(log.failed.sum()),
+                "input_length": _of(prompts, "count"), "output_length": _of(tokens, "count"),
+            },
+            "throughput": throughput, "latency": latency,
+        }}},
+    }  # fmt: skip
+
+
+def _of(values: Floats | list[float], units: str) -> dict[str, Any]:
+    """Statistics of samples; of one rate its mean alone. With the sample's standard deviation."""
+    mean = {"units": units, "mean": float(np.mean(values))}
+    if units.endswith("/s"):
+        return mean
+    names = [f"p{share:g}".replace(".", "p") for share in PERCENTILES]
+    spread = {"stddev": float(np.std(values, ddof=1))} if len(values) > 1 else {}
+    shares = np.percentile(values, PERCENTILES).tolist()
+    ends = {"min": float(np.min(values)), "max": float(np.max(values))}
+    return mean | spread | ends | dict(zip(names, shares, strict=True))

@@ -7,6 +7,7 @@ of requests queued and running. Times are microseconds since the schedule's star
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -21,7 +22,7 @@ LOADS = ("queued", "running")
 
 def trace(run: FinishedRun) -> dict[str, Any]:
     """What the viewer opens; `otherData` says which run it is. Raises UsageError without events."""
-    numbers: dict[str, int] = {}
+    numbers = defaultdict[str, int](count(1).__next__)
     made = [*_requests(run, numbers), *_events(run, numbers), *_counters(run, numbers)]
     named = [
         {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
@@ -30,11 +31,11 @@ def trace(run: FinishedRun) -> dict[str, Any]:
     return {"traceEvents": named + made, "displayTimeUnit": "ms", "otherData": about(run)}
 
 
-def _requests(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _requests(run: FinishedRun, numbers: defaultdict[str, int]) -> Iterator[dict[str, Any]]:
     """Each request: `prefill` is the time to its first token, queueing included, `decode` the rest.
     Both are on the instance that finished it."""
     for row in run.requests.to_pylist():
-        pid = _pid(numbers, row["instance"] or REQUESTS)
+        pid = numbers[row["instance"] or REQUESTS]
         times = row["token_times_s"]
         name = {"cat": "request", "id": row["request_id"], "pid": pid, "tid": 0}
         args = {
@@ -47,26 +48,22 @@ def _requests(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, A
             yield name | {"ph": "e", "name": word, "ts": end_s * 1e6}
 
 
-def _events(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _events(run: FinishedRun, numbers: defaultdict[str, int]) -> Iterator[dict[str, Any]]:
     """Slices of what instances did. Those of one kind may overlap, so they are asynchronous."""
     ids = count(1_000_000_000)
     for row in run.events().to_pylist():
         event = {
             "cat": row["kind"], "name": row["kind"], "id": next(ids),
-            "pid": _pid(numbers, row["instance"]), "tid": 0,
+            "pid": numbers[row["instance"]], "tid": 0,
         }  # fmt: skip
         args = json.loads(row["fields"])
         yield event | {"ph": "b", "ts": row["start_s"] * 1e6, "args": args}
         yield event | {"ph": "e", "ts": row["end_s"] * 1e6}
 
 
-def _counters(run: FinishedRun, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _counters(run: FinishedRun, numbers: defaultdict[str, int]) -> Iterator[dict[str, Any]]:
     columns = over_time(run.requests, interval_s=1.0)
-    pid = _pid(numbers, REQUESTS)
+    pid = numbers[REQUESTS]
     for i, at_s in enumerate(columns["time_s"]):
         values = {name: float(columns[name][i]) for name in LOADS}
         yield {"ph": "C", "name": REQUESTS, "pid": pid, "ts": at_s * 1e6, "args": values}
-
-
-def _pid(numbers: dict[str, int], name: str) -> int:
-    return numbers.setdefault(name, len(numbers) + 1)

@@ -27,42 +27,41 @@ def vllm_result(run: FinishedRun) -> dict[str, Any]:
     table, manifest = run.requests, run.manifest
     seen = seen_by(run, "vLLM")
     log, duration_s = seen.logs["all"], seen.window_s["sent"]
-    done = log.completed
-    ttft_s, latency_s = log.first_s - log.sent_s, log.last_s - log.sent_s
-    chunks = table["chunk_tokens"].to_pylist()
-    itls = [_between_chunks(log, i, np.array(sizes)) for i, sizes in enumerate(chunks)]
-    prompts = np.array(table["prompt_tokens"].to_pylist())
-    tokens_in, tokens_out = int(prompts[done].sum()), int(log.num_tokens[done].sum())
-    some = done & (log.num_tokens > 1)
-    pooled = {
-        "ttft": ttft_s[done], "tpot": log.tpot_s[some], "e2el": latency_s[done],
-        "itl": np.array([gap for i in np.flatnonzero(done) for gap in itls[i]]),
-    }  # fmt: skip
+    prompts, tokens = seen.lengths
+    numbers: dict[str, float] = {}
+    for one, samples in seen.by("vllm"):
+        if one.quantity.endswith("/s"):
+            numbers[one.name] = float(samples.values[0])
+        else:
+            numbers |= _spread(one.name, samples.values * one.unit)
+    ended = datetime.fromisoformat(manifest["ended_utc"])
+    chunks = enumerate(table["chunk_tokens"].to_pylist())
     return {
-        **about(run), "date": _date(manifest["ended_utc"]),
+        **about(run), "date": ended.strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": "openai", "backend": manifest["choices"]["engine"],
         "model_id": ",".join(sorted(set(table["model"].to_pylist()))),
         "num_prompts": len(log), "request_rate": run.summary["asked_rate_per_s"],
         "max_concurrency": manifest.get("closed_loop"), "duration": duration_s,
-        "completed": int(done.sum()), "failed": int(log.failed.sum()),
-        "total_input_tokens": tokens_in, "total_output_tokens": tokens_out,
-        "request_throughput": float(done.sum()) / duration_s,
-        "output_throughput": tokens_out / duration_s,
-        "total_token_throughput": (tokens_in + tokens_out) / duration_s,
-        **{key: value for name, values in pooled.items() for key, value in _of(name, values)},
-        "input_lens": prompts.tolist(),
-        "output_lens": np.where(done, log.num_tokens, 0).tolist(),
-        "ttfts": _plain(ttft_s), "itls": itls, "latencies": _plain(latency_s),
+        "completed": len(prompts), "failed": int(log.failed.sum()),
+        "total_input_tokens": int(prompts.sum()), "total_output_tokens": int(tokens.sum()),
+        "total_token_throughput": float((prompts + tokens).sum()) / duration_s, **numbers,
+        "input_lens": table["prompt_tokens"].to_pylist(),
+        "output_lens": np.where(log.completed, log.num_tokens, 0).tolist(),
+        "ttfts": _plain(log.first_s - log.sent_s),
+        "itls": [_between_chunks(log, i, np.array(sizes)) for i, sizes in chunks],
+        "latencies": _plain(log.last_s - log.sent_s),
         "start_times": _plain(log.sent_s), "generated_texts": [""] * len(log),
         "errors": table["error"].to_pylist(),
     }  # fmt: skip
 
 
-def _of(name: str, values: Floats) -> list[tuple[str, float]]:
-    ms = 1e3 * (values if len(values) else np.zeros(1))
-    shares = [(f"p{share}_{name}_ms", float(np.percentile(ms, share))) for share in PERCENTILES]
-    middle = [("mean", np.mean(ms)), ("median", np.median(ms)), ("std", np.std(ms))]
-    return [(f"{word}_{name}_ms", float(value)) for word, value in middle] + shares
+def _spread(name: str, ms: Floats) -> dict[str, float]:
+    """Of one of vLLM's latencies. Zeros where there is no sample."""
+    ms = ms if len(ms) else np.zeros(1)
+    shares = {f"p{share}_{name}": np.percentile(ms, share) for share in PERCENTILES}
+    middle = {"mean": np.mean(ms), "median": np.median(ms), "std": np.std(ms)}
+    found = {f"{word}_{name}": value for word, value in middle.items()} | shares
+    return {key: float(value) for key, value in found.items()}
 
 
 def _between_chunks(log: TokenLog, i: int, sizes: npt.NDArray[np.int64]) -> list[float]:
@@ -76,7 +75,3 @@ def _plain(values: Floats) -> list[float]:
     """vLLM has 0 where there is no such time."""
     found: list[float] = np.nan_to_num(values).tolist()
     return found
-
-
-def _date(utc: str) -> str:
-    return datetime.fromisoformat(utc).strftime("%Y%m%d-%H%M%S")

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.records.run_folder import FinishedRun
 from harness.records.token_log import TokenLog
 from harness.selftest.bench import Bench
 from harness.selftest.conformance import Found, conformance, found
-from harness.selftest.play import Play
-from harness.selftest.script import Script
+from harness.selftest.script import Play, Script
 
 CHUNKED, IN_CHUNK = 40, 4  # tokens of an answer, and of each of its chunks
 OFF_S = 0.002  # of a mean TPOT
@@ -64,7 +62,7 @@ def short_answers(bench: Bench) -> Found:
     run, _ = bench.served(
         Play(models=models), rows, "engine.api=chat", "engine.allow_early_end=true"
     )
-    ended = dict(zip(run.requests["model"].to_pylist(), _rows(run), strict=True))
+    ended = {row["model"]: row for row in run.requests.to_pylist()}
     numbers = [run.summary[name].get("mean") for name in REAL]
     gaps = run.summary["itl_chunk_s"]["num_samples"]
     return found(
@@ -98,7 +96,7 @@ def failures(bench: Bench) -> Found:
     rows = [(i * 0.05, name, 8, 6) for i, name in enumerate([*models, "fine", "fine", "fine"])]
     limits = ("engine.request_timeout_s=3", "slo.ttft_s=60", "slo.tbt_s=60")
     run, _ = bench.served(Play(models=models), rows, *limits)
-    errors = dict(zip(run.requests["model"].to_pylist(), _rows(run), strict=True))
+    errors = {row["model"]: row for row in run.requests.to_pylist()}
     kept, attained = run.summary, run.summary["slo_attainment"]["request"]
     return found(
         f"{kept['num_failed']} of {kept['num_requests']} failed, attainment {attained:.1%}",
@@ -184,11 +182,6 @@ def goodput(bench: Bench) -> Found:
             "the lost request timed out": summary["num_timeouts"] == 1,
         },
     )
-
-
-def _rows(run: FinishedRun) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = run.requests.to_pylist()
-    return found
 
 
 def _has(row: dict[str, Any], tokens: int) -> bool:

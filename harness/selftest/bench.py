@@ -23,7 +23,7 @@ from harness.errors import RunError
 from harness.files import read_json, write_text
 from harness.records.run_folder import FinishedRun
 from harness.selftest.golden_server import SEEN
-from harness.selftest.play import Play
+from harness.selftest.script import Play
 
 Floats = npt.NDArray[np.float64]
 Row = tuple[float, str, int, int]  # arrival_s, model, prompt_tokens, output_tokens

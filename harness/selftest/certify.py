@@ -22,8 +22,7 @@ from harness.records.evidence import MAX_LAG_S
 from harness.records.manifest import git_revision, machine, utc
 from harness.records.token_log import TokenLog
 from harness.selftest.bench import Bench, Floats, Row
-from harness.selftest.play import Play
-from harness.selftest.script import Script
+from harness.selftest.script import Play, Script
 
 LIMIT_MS = MAX_LAG_S * 1e3  # which the verdict holds the client's lag to
 STREAMS, RATES_PER_S = (16, 64, 256, 1024), (20, 50, 100, 200, 400)

@@ -8,8 +8,7 @@ from harness.files import read_json
 from harness.records.run_folder import FinishedRun
 from harness.selftest.bench import Bench
 from harness.selftest.conformance import Found, conformance, found
-from harness.selftest.play import Play
-from harness.selftest.script import Script
+from harness.selftest.script import Play, Script
 
 EXACT = 1e-9  # relative
 SAME = {  # a mean in vLLM's file (ms), and ours of the run, and of what is imported of the file

@@ -30,8 +30,7 @@ from typing import Any
 from uvloop import new_event_loop
 
 from harness.files import write_text
-from harness.selftest.play import Play, prompt_hash
-from harness.selftest.script import END, Script, stream
+from harness.selftest.script import END, Play, Script, prompt_hash, stream
 
 BACKLOG = 4096  # connections that may come at once
 SEEN = "/v1/seen"  # how many requests came so far

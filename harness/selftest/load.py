@@ -8,8 +8,7 @@ from harness.records.evidence import MAX_LAG_S, rate_per_s
 from harness.records.token_log import TokenLog
 from harness.selftest.bench import Bench
 from harness.selftest.conformance import Found, Skipped, conformance, found
-from harness.selftest.play import Play
-from harness.selftest.script import Script
+from harness.selftest.script import Play, Script
 
 STALL_S = 1.0
 RATE_PER_S, RATE_SPAN_S, MAX_RATE_MISS = 200.0, 60.0, 0.01

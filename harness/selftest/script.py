@@ -1,9 +1,13 @@
-"""How a golden server answers, faults included, and the events that it then streams. Pure."""
+"""How a golden server answers, faults included, and the events that it then streams: of one
+request, and as a file has it for a server in a process of its own."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -124,3 +128,45 @@ def _usage(script: Script, completion_tokens: int) -> dict[str, Any]:
     if script.cached_tokens is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": script.cached_tokens}
     return usage
+
+
+@dataclass(kw_only=True)
+class Play:
+    """What a server in a process of its own answers."""
+
+    models: Mapping[str, Script]  # by the name that a request asks for
+    freeze_at: int | None = None  # as this request comes in, counted from 1, all stands still
+    freeze_s: float = 0.0
+    caches: bool = False  # a prompt that was sent before counts as cached
+    max_model_len: int | None = None  # that /models tells
+
+    def __post_init__(self) -> None:
+        self._num_seen = 0
+        self._prompts: set[str] = set()
+
+    def __call__(self, body: dict[str, Any]) -> Script:
+        self._num_seen += 1
+        if self._num_seen == self.freeze_at:
+            time.sleep(self.freeze_s)  # under the server's event loop
+        script = self.models[body["model"]]
+        if not self.caches:
+            return script
+        prompt, length = prompt_hash(body), len(body["prompt"])
+        cached = length if prompt in self._prompts else 0
+        self._prompts.add(prompt)
+        return replace(script, prompt_tokens=length, cached_tokens=cached)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Play:
+        found = json.loads(text)
+        models = {name: Script(**script) for name, script in found.pop("models").items()}
+        return Play(models=models, **found)
+
+
+def prompt_hash(body: Mapping[str, Any]) -> str:
+    """Of the prompt of a request's JSON body, as it was sent."""
+    prompt = json.dumps(body["messages"] if "messages" in body else body["prompt"])
+    return hashlib.sha256(prompt.encode()).hexdigest()

@@ -23,8 +23,7 @@ from harness.records.run_folder import FinishedRun
 from harness.schedule import Schedule
 from harness.selftest.bench import MAX_RUN_S, Bench, Floats, Server
 from harness.selftest.conformance import Found, conformance, found
-from harness.selftest.play import Play
-from harness.selftest.script import Script
+from harness.selftest.script import Play, Script
 
 MIN_P = 0.01  # of a Kolmogorov-Smirnov test, for one seed: the same at every repeat
 DRAWN, DRAWN_PER_S, CV = 10_000, 10.0, 2.0

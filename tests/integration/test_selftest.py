@@ -27,8 +27,7 @@ from harness.selftest.bench import Bench, Server
 from harness.selftest.conformance import Conformance, Found, Skipped
 from harness.selftest.exchange import exported
 from harness.selftest.load import concurrency, long_stream, rate, stall
-from harness.selftest.play import Play
-from harness.selftest.script import Script
+from harness.selftest.script import Play, Script
 from tests.running import ROOT, command
 
 PLAYS = ("freeze_at", "freeze_s", "caches")
