@@ -1,5 +1,8 @@
 """Which prompts begin alike: as the trace says (Mooncake's hash ids), or as the user asks for.
 
+A document that some requests ask about is one such: the same first tokens, each time another
+question behind them, as AQUA's prefill caching is evaluated (section 9.1).
+
 Lengths stay: what is shared takes the place of a prompt's first tokens. Copies that `scale` or a
 burst makes of a request have its prompt, and all of it is shared.
 """
@@ -7,6 +10,8 @@ burst makes of a request have its prompt, and all of it is shared.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from harness.configuration.checks import at_least, require
 from harness.errors import UsageError
@@ -60,3 +65,33 @@ def shared(trace: Trace, config: PrefixesConfig) -> Trace:
         lengths = [tokens] * len(trace)
     segments = objects([((i % made, tokens),) for i, tokens in enumerate(lengths)])
     return replace(trace, shared=segments).labelled(step, Synthetic.PREFIXES_MADE)
+
+
+@dataclass(kw_only=True, slots=True)
+class DocumentConfig:
+    tokens: int  # of the document
+    question_tokens: int  # behind it
+    every: int  # of so many requests in a row the first one asks
+
+    def check(self) -> None:
+        at_least(self, 1, "workload.document", "tokens", "question_tokens", "every")
+
+
+def asked_about(trace: Trace, config: DocumentConfig) -> Trace:
+    """`trace`, where one in `every` prompts is the document with a question. Outputs stay."""
+    if trace.prompts is not None or trace.shared is not None:
+        raise UsageError(
+            f"{trace.provenance.source} has prompts, or prefixes, of its own: leave out "
+            "workload.document"
+        )
+    asks = np.arange(len(trace)) % config.every == 0
+    whole = config.tokens + config.question_tokens
+    return replace(
+        trace,
+        prompt_tokens=np.where(asks, whole, trace.prompt_tokens),
+        shared=objects([((0, config.tokens),) if each else () for each in asks]),
+    ).labelled(
+        f"one of {config.every} prompts is a document of {config.tokens} tokens, the same each "
+        f"time, and a question of {config.question_tokens}",
+        Synthetic.PREFIXES_MADE,
+    )

@@ -19,8 +19,7 @@ from harness.schedule import Provenance, Schedule, Synthetic, shown
 from workloads import arrivals, formats, lengths, mix, scale, synthetic
 from workloads.data import DataHome, FileConfig, Found, sha256_of
 from workloads.dataset import GIVEN, DatasetConfig, read_file
-from workloads.document import DocumentConfig, asked_about
-from workloads.prefixes import PrefixesConfig, shared
+from workloads.prefixes import DocumentConfig, PrefixesConfig, asked_about, shared
 from workloads.text import TextConfig, read_texts
 from workloads.trace import (
     Trace,

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from harness.claims.assess import Judged, conditional, figure_table, judged
 from harness.claims.expressions import evaluate
@@ -20,12 +21,12 @@ from harness.claims.ledger import Claim
 from harness.claims.record import committed
 from harness.errors import UsageError
 from harness.experiments.figures import described, only_simulated, published
+from harness.experiments.lineage import COLUMNS
 from harness.files import read_json
 from harness.reproduce.asked import CLAIMS
-from harness.reproduce.tables import SAME as RELATIVE
-from harness.reproduce.tables import difference
 from harness.reproduce.verdict import DIFFERENT, FAILED, SAME, UNTOLD, WITHIN, Row
 
+RELATIVE = 1e-6  # of two numbers that are the same; the tables have six digits
 FEW = f"fewer than {MIN_SEEDS['simulated']} seeds"
 
 
@@ -124,3 +125,39 @@ def of_the_same_seeds(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
             yield Row("claim", name, WITHIN, f"{earlier} before, now {value}, as seeds differ{few}")
         else:
             yield Row("claim", name, DIFFERENT, f"{earlier} before, now {value}{few}")
+
+
+def difference(made: Path, committed: Path) -> str:
+    """How two CSVs of one figure differ, in a few words; empty: they do not.
+
+    Which runs a row is of is not compared: configurations and schedules have other hashes after a
+    change of code that changes no number.
+    """
+    if not committed.is_file():
+        return "nothing is committed"
+    new, old = (figure_table(path).drop(columns=list(COLUMNS), errors="ignore") for path in
+                (made, committed))  # fmt: skip
+    if list(new.columns) != list(old.columns):
+        return f"columns {', '.join(sorted(set(new.columns) ^ set(old.columns)))}"
+    if len(new) != len(old):
+        return f"{len(new)} rows, {len(old)} committed"
+    found = {name: _column(new[name], old[name]) for name in new.columns}
+    worst = sorted(((value, name) for name, value in found.items() if value), reverse=True)
+    if not worst:
+        return ""
+    value, name = worst[0]
+    more = f" and {len(worst) - 1} other columns" if len(worst) > 1 else ""
+    return f"{name}{more}, " + (f"by up to {value:.1%}" if np.isfinite(value) else "in words")
+
+
+def _column(new: pd.Series, old: pd.Series) -> float:
+    """The largest relative difference of a column; 0: none, infinite: words differ."""
+    a, b = (pd.to_numeric(each, errors="coerce").to_numpy(np.float64) for each in (new, old))
+    words = [each.astype(object).fillna("").astype(str).to_numpy() for each in (new, old)]
+    if (words[0] != words[1])[np.isnan(a) | np.isnan(b)].any():
+        return float("inf")
+    scale = np.maximum(np.abs(a), np.abs(b))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        relative = np.where(scale > 0, np.abs(a - b) / scale, 0.0)
+    largest = float(np.nanmax(relative, initial=0.0))
+    return largest if largest > RELATIVE else 0.0

@@ -14,8 +14,7 @@ from harness.experiments.points import Point
 from harness.reproduce import holding, times
 from harness.reproduce.__main__ import main
 from harness.reproduce.asked import CLAIMS, SMOKE_FIGURE, asked
-from harness.reproduce.holding import judged_again, of_the_same_seeds, why_other
-from harness.reproduce.tables import difference
+from harness.reproduce.holding import difference, judged_again, of_the_same_seeds, why_other
 from harness.reproduce.verdict import (
     DIFFERENT,
     FAILED,
