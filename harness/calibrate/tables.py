@@ -6,7 +6,7 @@ That what a command will write can be written is found out before minutes of mea
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -67,9 +67,16 @@ def show(console: Console, frame: pd.DataFrame, title: str) -> None:
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    rows = [list(map(str, frame.columns)), ["---"] * frame.shape[1]]
-    rows += [list(map(text, row)) for row in frame.itertuples(index=False)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows = (map(text, row) for row in frame.itertuples(index=False))
+    return "\n".join(markdown_rows(map(str, frame.columns), rows))
+
+
+def markdown_rows(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """The lines of a table."""
+    names = list(head)
+    cells = ([cell.replace("|", "\\|") for cell in row] for row in (names, *rows))
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    return [lines[0], "| --- " * len(names) + "|", *lines[1:]]
 
 
 def page(template: Path, **values: object) -> str:

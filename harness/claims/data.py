@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from harness.calibrate.tables import read_csv
 from harness.claims.assess import Judged, conditional, figure_table
 from harness.claims.expressions import Beyond, evaluate
 from harness.claims.judging import JUDGED, MIN_SEEDS, RULE, VERDICTS, estimate, judge
 from harness.claims.kinds import KINDS
 from harness.claims.ledger import CAUSES, RELATIONS, Claim
-from harness.errors import UsageError, first_line
+from harness.errors import UsageError
 
 SCHEMA = 1  # of the columns
 COLUMNS = {  # name: (type, meaning)
@@ -113,14 +114,7 @@ def _told(value: float) -> str:
 
 def read(path: Path, needed: Sequence[str] = NEEDED) -> pd.DataFrame:
     """Texts. Raises UsageError for a file that lacks columns; NEEDED are those of `differences`."""
-    try:
-        found = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read as CSV: {first_line(error)}") from error
-    missing = [name for name in needed if name not in found]
-    if missing:
-        raise UsageError(f"{path.name} lacks {', '.join(missing)}; columns: {', '.join(COLUMNS)}")
-    return found
+    return read_csv(path, needed=needed, dtype=str, keep_default_na=False)
 
 
 def differences(

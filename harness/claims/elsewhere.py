@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.calibrate.tables import markdown_rows
 from harness.claims.assess import Judged, conditional, judged
 from harness.claims.data import as_csv, differences, read
 from harness.claims.ledger import Claim, load
-from harness.claims.page import published, table, values, verdict
+from harness.claims.page import published, values, verdict
 from harness.claims.record import committed
 from harness.errors import UsageError
 from harness.files import write_text, writing
@@ -34,7 +35,7 @@ def of_folder(folder: Path, ledgers: Path, out: Path | None) -> int:
         raise UsageError(f"{folder} has no FIGURE.csv and FIGURE.json that a claim rests on")
     before = committed(ledgers)
     head = ["claim", "published", "value", "verdict", "committed", ""]
-    lines = table(head, (_cells(each, before) for each, _ in rows))
+    lines = markdown_rows(head, (_cells(each, before) for each, _ in rows))
     print("\n".join(lines))
     if out is not None:
         with writing(out):

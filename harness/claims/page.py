@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from harness.calibrate.tables import page
+from harness.calibrate.tables import markdown_rows, page
 from harness.claims import judging
 from harness.claims.assess import BASE_PROFILE, Judged
 from harness.claims.data import COLUMNS as DATA
@@ -39,8 +39,8 @@ def as_markdown(papers: Papers) -> str:
         rule=(judging.__doc__ or "").strip("\n"),
         headlines=headlines,
         our_readings=_our_readings,
-        claims=lambda judged: table(COLUMNS, map(_columns, judged)),
-        data=table(
+        claims=lambda judged: markdown_rows(COLUMNS, map(_columns, judged)),
+        data=markdown_rows(
             ["column", "holds", "meaning"], ([f"`{name}`", *told] for name, told in DATA.items())
         ),
         version=VERSION,
@@ -60,7 +60,7 @@ def counts(papers: Papers) -> list[str]:
         run = [each for each in judged if each.kind not in ARITHMETIC]
         more = share(run), share(judged, "not exercised")
         rows.append([*_counted(name, judged, VERDICTS), *map(_percent, more)])
-    return table(head, rows)
+    return markdown_rows(head, rows)
 
 
 def _counted(name: str, judged: Sequence[Judged], verdicts: Sequence[str]) -> list[str]:
@@ -81,7 +81,9 @@ def _by_kind(papers: Papers) -> list[str]:
             f"of these with runs of both, {OTHER}": [each.profiles[OTHER] for each in twice],
         }  # fmt: skip
     head = ["rests on", *VERDICTS[:6], "reproduced or trend"]
-    return table(head, (_counted(name, found, VERDICTS[:6]) for name, found in rows.items()))
+    return markdown_rows(
+        head, (_counted(name, found, VERDICTS[:6]) for name, found in rows.items())
+    )
 
 
 def _our_readings(judged: Sequence[Judged]) -> Iterator[str]:
@@ -101,7 +103,7 @@ def _percent(value: float | None) -> str:
 
 def headlines(judged: Sequence[Judged]) -> list[str]:
     head = ["section", "claim", "paper", f"ours, {BASE_PROFILE}", "verdict", f"{OTHER}", "verdict"]
-    return table(head, (_headline(each) for each in judged if each.claim.headline))
+    return markdown_rows(head, (_headline(each) for each in judged if each.claim.headline))
 
 
 def _headline(each: Judged) -> list[str]:
@@ -239,7 +241,11 @@ def _by_profile(papers: Papers) -> list[str]:
     ]  # fmt: skip
     if not rows:
         return ["No headline's verdict depends on the engine profile."]
-    return ["Headlines whose verdict depends on the simulated engine:", "", *table(head, rows)]
+    return [
+        "Headlines whose verdict depends on the simulated engine:",
+        "",
+        *markdown_rows(head, rows),
+    ]
 
 
 def _between(path: Path, text: str) -> str:
@@ -256,11 +262,3 @@ def _between(path: Path, text: str) -> str:
 
 def number(value: float) -> str:
     return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [_cells(head), _cells(["---"] * len(head)), *map(_cells, rows)]
-
-
-def _cells(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

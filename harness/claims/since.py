@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from harness.calibrate.tables import markdown_rows
 from harness.claims.data import read
 from harness.claims.judging import VERDICTS
-from harness.claims.page import table
 from harness.errors import UsageError
 
 CSV = "results/claims/claims.csv"
@@ -48,9 +48,9 @@ def page(old: pd.DataFrame, new: pd.DataFrame, version: str) -> str:
     before, now = Counter(old["verdict"]), Counter(new["verdict"])
     counts = [[each, str(before[each]), str(now[each])] for each in VERDICTS]
     lines = [f"# What changed since {version}", "", told, ""]
-    lines += table(["claims", "then", "now"], counts)
+    lines += markdown_rows(["claims", "then", "now"], counts)
     if otherwise:
-        lines += ["", "## Judged otherwise", "", *table(HEAD, otherwise)]
+        lines += ["", "## Judged otherwise", "", *markdown_rows(HEAD, otherwise)]
     names, known = (["/".join(key) for key in each[KEY].to_numpy()] for each in (new, old))
     for title, these, others in (("New", names, known), ("Gone", known, names)):
         if only := [name for name in these if name not in others]:

@@ -11,15 +11,15 @@ Exit status: 0 done, 1 a run broke by itself (the table lacks it), 2 a wrong com
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.console import Console
 
+from harness.calibrate.tables import markdown_rows
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import RunError, first_line
 from harness.faulting.cases import (
@@ -117,14 +117,11 @@ def markdown(found: Sequence[dict[str, Any]], facts: dict[str, Any]) -> str:
     for title, engines in (("Live", ("torch", "vllm")), ("SIMULATED", ("sim",))):
         here = [row for row in found if row["engine"] in engines]
         if here:
-            lines += [f"## {title}", "", "| " + " | ".join(COLUMNS.values()) + " |"]
-            lines += ["|" + "---|" * len(COLUMNS)]
             of_case: dict[tuple[str, ...], list[dict[str, Any]]] = {}
             for row in here:
                 of_case.setdefault((row["system"], row["engine"], row["fault"]), []).append(row)
-            for seeds in of_case.values():
-                lines += ["| " + " | ".join(over(seeds, key) for key in COLUMNS) + " |"]
-            lines += [""]
+            cells = ([over(seeds, key) for key in COLUMNS] for seeds in of_case.values())
+            lines += [f"## {title}", "", *markdown_rows(COLUMNS.values(), cells), ""]
     return "\n".join(lines)
 
 
@@ -143,17 +140,14 @@ def shown(row: dict[str, Any], key: str) -> str:
         return f"{value} of {row['compared']}"
     if isinstance(value, bool):
         return "yes" if value else "NO"
-    return "—" if value is None else str(value).replace("|", "\\|")
+    return "—" if value is None else str(value)
 
 
 def write(folder: Path, found: Sequence[dict[str, Any]]) -> None:
     facts = {"machine": machine(), "git": git_revision()}
-    text = io.StringIO()
-    table = csv.DictWriter(text, ["seed", *COLUMNS, "config_hash"], extrasaction="ignore")
-    table.writeheader()
-    table.writerows(found)
+    table = pd.DataFrame(found, columns=["seed", *COLUMNS, "config_hash"], dtype=object)
     with writing(folder):
-        write_text(folder / "faults.csv", text.getvalue())
+        write_text(folder / "faults.csv", table.to_csv(index=False))
         write_json(folder / "faults.json", facts | {"rows": list(found)})
         write_text(folder / "faults.md", markdown(found, facts))
 

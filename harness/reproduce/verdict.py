@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+
+from harness.calibrate.tables import markdown_rows
 
 SAME = "the same"
 WITHIN = "within the allowed variation"
@@ -43,6 +45,5 @@ def verdict(rows: Sequence[Row]) -> str:
 
 def as_page(rows: Sequence[Row]) -> str:
     """report.md."""
-    lines = ["# Reproduced", "", verdict(rows), "", "| | name | outcome | |", "|" + " --- |" * 4]
-    cells = ((row.what, row.name, row.outcome, row.told.replace("|", "\\|")) for row in rows)
-    return "\n".join([*lines, *(f"| {' | '.join(each)} |" for each in cells), ""])
+    lines = markdown_rows(["", "name", "outcome", ""], map(astuple, rows))
+    return "\n".join(["# Reproduced", "", verdict(rows), "", *lines, ""])

@@ -128,7 +128,7 @@ def test_wrong_words_are_told(
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     for words, said in (
         (["--of", str(tmp_path / "empty")], "empty has no FIGURE.csv and FIGURE.json"),
-        (["--of", str(tmp_path / "gone.csv")], "gone.csv cannot be read as CSV"),
+        (["--of", str(tmp_path / "gone.csv")], "gone.csv cannot be read"),
         (["--of", str(tmp_path / "other.csv")], "other.csv lacks paper, id, values"),
         (["--of", str(tmp_path / "other.csv"), "--out", "x.csv"], "is no folder"),
         (["--out", "x.csv"], "--out x.csv goes with --of DIR or --since VERSION"),
