@@ -56,7 +56,9 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in `path`. Raises UsageError where it holds none, as after a full disk."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {first_line(error)}") from error
     if not isinstance(found, dict):
         raise UsageError(f"{path} is damaged: it holds no JSON object")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
-from harness.configuration.checks import at_least, one_of, require
+from harness.configuration.checks import at_least, one_of, positive, require
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 MAX_POSITION = 2**31 - 1  # engines count positions in 32 bits
@@ -55,9 +54,7 @@ class ModelSpec:
     def __post_init__(self) -> None:
         check_name(self.name)
         at_least(self, 1, "", *COUNTS)
-        for name in ("rope_theta", "rms_norm_eps"):
-            value = getattr(self, name)
-            require(0 < value < inf, f"{name}={value} must be a finite number above 0")
+        positive(self, "", "rope_theta", "rms_norm_eps")
         require(
             1 <= self.kv_layers <= self.num_layers,
             f"num_kv_layers={self.num_kv_layers} must be 1 to num_layers={self.num_layers}",

@@ -5,7 +5,6 @@ Reads no tensors and needs no torch: a mismatch is found before anything starts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from omegaconf import DictConfig
 
 from harness.configuration.checks import require
 from harness.errors import UsageError
+from harness.files import read_json
 from harness.model_spec import DTYPE_BYTES, ModelSpec
 
 DEFAULT_MODEL = "tiny-llama"  # of conf/config.yaml: what a command has that names no model
@@ -42,11 +42,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     """config.json with its rope settings beside the others; UsageError where there is none."""
     path = directory / "config.json"
     require(path.is_file(), f"model.path={directory} holds no config.json")
-    try:
-        found: Any = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-    require(isinstance(found, dict), f"{path} is no JSON object")
+    found = read_json(path)
     rope = found.get("rope_parameters") or found.get("rope_scaling") or {}
     values: dict[str, Any] = found | (rope if isinstance(rope, dict) else {})
     return values

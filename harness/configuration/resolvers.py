@@ -15,13 +15,12 @@ the values and not a name alone.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from harness.errors import UsageError, first_line
+from harness.errors import UsageError
 from harness.files import read_json
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -34,13 +33,9 @@ MAKE = "python -m plots.aqua_profiles"
 def in_file(path: str, key: str) -> Any:
     """The value of `key` in the JSON file. Raises UsageError for a file without such a key, or that
     is no JSON object."""
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read: {first_line(error)}") from error
-    if not isinstance(found, dict) or key not in found:
-        has = ", ".join(sorted(found)) if isinstance(found, dict) else "it is no JSON object"
-        raise UsageError(f"{path} has no {key}; keys: {has or 'none'}")
+    found = read_json(Path(path))
+    if key not in found:
+        raise UsageError(f"{path} has no {key}; keys: {', '.join(sorted(found)) or 'none'}")
     value = found[key]
     return OmegaConf.create(value) if isinstance(value, dict | list) else value
 

@@ -7,11 +7,12 @@ its runs had. On GPUs it is of the engine profile with which published runs were
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from harness.files import read_json
 
 NOT_MEASURED_ELASTIC = "simulator error: not measured where weights and KV move between instances"
 NOT_MEASURED_POOLED = "simulator error: not measured where models take turns on instances"
@@ -58,12 +59,11 @@ def _of_gpu(device: str, engine: str, by_metric: Mapping[str, Any]) -> str:
 def gpu_errors() -> dict[str, Any]:
     """The errors by device, engine profile and metric; empty where no report was made."""
     path = PARITY / "gpu" / "errors.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return found
+    return read_json(path) if path.is_file() else {}
 
 
 @cache
 def _reports() -> tuple[dict[str, Any], ...]:
     """The reports that are committed: engine=torch's first."""
     paths = (PARITY / "parity.json", PARITY / "vllm" / "parity.json")
-    return tuple(json.loads(path.read_text()) for path in paths if path.is_file())
+    return tuple(read_json(path) for path in paths if path.is_file())

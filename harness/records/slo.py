@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from harness.configuration.checks import one_of, require
+from harness.configuration.checks import one_of, positive, require
 from harness.errors import UsageError
 from harness.files import read_json
 from harness.records.token_log import Floats, TokenLog
@@ -47,9 +47,7 @@ class Slo:
         self.tbt_s = config.tbt_s
         self.goodput = config.goodput
         self.definition = "absolute"
-        for key, value in (("slo.ttft_s", self.ttft_s), ("slo.tbt_s", self.tbt_s)):
-            positive = isfinite(value) and value > 0
-            require(positive, f"{key} must be a number of seconds above 0, got {value}")
+        positive(config, "slo", "ttft_s", "tbt_s")
         own = {} if self.goodput is None else limits_of(self.goodput)
         self._limits_s = {ALL: {"ttft": self.ttft_s, "tpot": self.tbt_s}} | own
 

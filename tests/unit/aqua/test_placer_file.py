@@ -129,7 +129,7 @@ def test_a_placement_that_cannot_be(
 
 BAD = {
     "no file": (None, "cannot be read"),
-    "no JSON": ("{", "cannot be read"),
+    "no JSON": ("{", "is damaged"),
     "another key": ('{"pair": []}', "has no pairs; keys: pair"),
     "no pair": ('{"pairs": ["opt-30b"]}', "system: pairs"),
     "unknown key": ('{"pairs": [{"consumer": "a", "borrower": "b"}]}', "unknown key"),
