@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.configuration.config import typed
 from harness.errors import first_line
 from harness.files import replaced
 from harness.request import Prompt, Request, Segments
@@ -59,29 +59,10 @@ class Provenance:
     def parsed(text: bytes) -> Provenance:
         """Parses JSON of its fields. Raises ValueError for anything else."""
         try:
-            found = json.loads(text)
-            if isinstance(found, dict) and not isinstance(found.get("synthetic", []), list):
-                raise ValueError("the schedule is of an earlier version: make it again")
-            made = Provenance(**found)
+            made: Provenance = typed(json.loads(text), Provenance, "its provenance")
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"its provenance cannot be read: {first_line(error)}") from error
-        for each in fields(Provenance):
-            value = getattr(made, each.name)
-            kind = {"str": str, "list[str]": list}[str(each.type)]
-            texts = value if isinstance(value, list) else []
-            if not isinstance(value, kind) or not all(isinstance(one, str) for one in texts):
-                raise ValueError(f"its provenance has no {each.type} as {each.name}")
         return made
-
-
-def synthetic_kinds(dataset: Mapping[str, Any]) -> list[str]:
-    """Values of Synthetic that apply to a run, from its manifest's `dataset`. Runs from before the
-    kinds were told apart have a bool, and `models_drawn`."""
-    kinds = dataset["synthetic"]
-    if isinstance(kinds, list):
-        return kinds
-    drawn = [str(Synthetic.MODELS_DRAWN)] if dataset.get("models_drawn") else []
-    return (["synthetic, kind not recorded"] if kinds else []) + drawn
 
 
 def shown(kinds: Iterable[str]) -> str:

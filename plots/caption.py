@@ -16,7 +16,6 @@ from matplotlib.textpath import TextPath
 
 from harness.experiments.points import Point
 from harness.records.run_table import simulator
-from harness.schedule import synthetic_kinds
 
 LINES = 2
 SAID_PT, FROM_PT = 7.0, 5.0
@@ -78,7 +77,7 @@ def origins(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
         for m in manifests
     }
     seeds = sorted({m["seeds"]["seed"] for m in manifests})
-    kinds = Counter(kind for m in manifests for kind in synthetic_kinds(m["dataset"]))
+    kinds = Counter(kind for m in manifests for kind in m["dataset"]["synthetic"])
     counted = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
     said = simulator(manifests)
     errors = [line for line in said if not line.startswith(TIMES)]

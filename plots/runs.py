@@ -16,7 +16,7 @@ import yaml
 
 from harness.experiments.points import Point
 from harness.files import read_json
-from harness.schedule import Synthetic, synthetic_kinds
+from harness.schedule import Synthetic
 
 Floats = npt.NDArray[np.float64]
 SWITCHING = ("aegaeon", "serverlessllm")  # how systems begin that put models onto GPUs in turn
@@ -45,7 +45,7 @@ def overrides(point: Point) -> dict[str, Any]:
 
 def _numbers(path: Path) -> dict[str, Any]:
     summary, manifest = read_json(path / "summary.json"), read_json(path / "manifest.json")
-    kinds = set(synthetic_kinds(manifest["dataset"]))
+    kinds = set(manifest["dataset"]["synthetic"])
     system = manifest["choices"]["system"]
     return {
         "system": system,

@@ -52,7 +52,6 @@ from harness.records.manifest import git_revision
 from harness.records.sources import code_hash
 from harness.running import interrupts
 from harness.running.prepare import announce
-from harness.schedule import synthetic_kinds
 
 
 def figures() -> list[str]:
@@ -153,7 +152,7 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
         "engines": sorted({m["engine_name"] for m in manifests}),
         "hardware": sorted({m["hardware"]["name"] for m in manifests}),
         "seeds": sorted({m["seeds"]["seed"] for m in manifests}),
-        "synthetic": sorted({kind for m in manifests for kind in synthetic_kinds(m["dataset"])}),
+        "synthetic": sorted({kind for m in manifests for kind in m["dataset"]["synthetic"]}),
         "refused": sorted({point.refused for point in points if point.refused}),
     }
 

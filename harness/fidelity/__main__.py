@@ -56,7 +56,6 @@ from harness.fidelity.speed import time_scale
 from harness.files import write_text
 from harness.records.manifest import git_revision, machine
 from harness.records.run_folder import FinishedRun
-from harness.schedule import synthetic_kinds
 
 
 def profile(arguments: argparse.Namespace) -> None:
@@ -125,7 +124,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         # What calibration knew of the machine, and what the simulation's times are from.
         known[number] = {"pass": number, **asdict(calibration(real, setting))}
         sources |= dict.fromkeys(simulated.manifest["engine"]["step_times"].values())
-        if kinds := synthetic_kinds(real.manifest["dataset"]):
+        if kinds := real.manifest["dataset"]["synthetic"]:
             synthetic[point.workload] = kinds
     hardware = manifest["hardware"]
     where = f"{hardware['device']} ({hardware['name']})"

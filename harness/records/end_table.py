@@ -58,10 +58,9 @@ def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
 def model_rows(models: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
     """The name and MODEL_COLUMNS of each of several models."""
     for name, row in models.items():
-        # Runs of earlier versions have attainment alone.
-        means = (cell(row[key], "mean") if key in row else "none" for key in LATENCIES)
+        means = (cell(row[key], "mean") for key in LATENCIES)
         shares = (share(row["slo_attainment"][kind]) for kind in ATTAINMENTS)
-        good = number(row.get("goodput_per_s"))
+        good = number(row["goodput_per_s"])
         yield [name, f"{row['num_requests']:,}", *means, *shares, good]
 
 

@@ -31,7 +31,8 @@ NUMBERS: dict[str, Any] = {
 SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
     "manifest.json": {
         "engine_name": str, "simulated": bool, "choices": {"*": str}, "overrides": [str],
-        "config_hash": str, "schedule_sha256": str, "seeds": {"*": int}, "dataset": dict,
+        "config_hash": str, "schedule_sha256": str, "seeds": {"*": int},
+        "dataset": {"synthetic": [str]},
         "hardware": {"name": str, "device": str, "num_devices": int},
         "versions": {"*": (str, NOTHING)},
         "engine": {"step_times": {"*": str}, "devices": [str], "profile": (str, NOTHING)},

@@ -22,7 +22,7 @@ from harness.records.simulator_error import (
     NOT_MEASURED_POOLED,
     simulator_error,
 )
-from harness.schedule import shown, synthetic_kinds
+from harness.schedule import shown
 
 # Of iteration times, the surest first.
 SOURCES = ("measured", "device law", "served batches", "kernel profiles", "datasheet")
@@ -45,7 +45,7 @@ def origin(manifest: Mapping[str, Any]) -> str:
         parts.append(f"closed loop, {in_flight} in flight")
     if sessions := manifest.get("sessions"):
         parts.append(f"closed loop within {sessions} sessions")
-    if kinds := synthetic_kinds(manifest["dataset"]):
+    if kinds := manifest["dataset"]["synthetic"]:
         parts.append(shown(kinds))
     return " · ".join(parts)
 

@@ -160,8 +160,8 @@ def parquet(draw: st.DrawFn) -> bytes:
     if draw(st.integers(0, 5)) == 0 and columns:
         columns.append(columns[0])
     provenance = {
-        "source": "s", "origin": "o", "synthetic": False, "licence": "l", "source_sha256": "",
-        "steps": [], "models_drawn": False,
+        "source": "s", "origin": "o", "synthetic": [], "licence": "l", "source_sha256": "",
+        "steps": [],
     }  # fmt: skip
     if draw(st.booleans()):
         provenance[draw(st.sampled_from([*provenance, "more"]))] = draw(NESTED)

@@ -40,9 +40,6 @@ def test_end_table_says_where_its_numbers_come_from(tmp_path: Path) -> None:
         ({"synthetic": []}, ""),
         ({"synthetic": ["models drawn"]}, " · MODELS DRAWN"),
         ({"synthetic": ["arrivals drawn", "lengths drawn"]}, " · ARRIVALS DRAWN, LENGTHS DRAWN"),
-        # manifests from before the kinds were told apart
-        ({"synthetic": False, "models_drawn": True}, " · MODELS DRAWN"),
-        ({"synthetic": True}, " · SYNTHETIC, KIND NOT RECORDED"),
     ],
 )
 def test_a_run_says_in_which_ways_its_workload_is_no_recording(
