@@ -24,20 +24,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.configuration import key_help
+from harness.configuration import key_help, options
 from harness.configuration.checkpoint import take_checkpoint
 from harness.configuration.command_line import COMMANDS, run_command
 from harness.configuration.credentials import hold, without_credentials
-from harness.configuration.options import (
-    CONF,
-    config_sentence,
-    known_device,
-    known_groups,
-    known_keys,
-    missing_groups,
-    named_options,
-    refuse_ignored,
-)
+from harness.configuration.options import CONF
 from harness.errors import InvalidRun, RunError, UsageError, first_line, told
 from harness.running import interrupts, sweep_points
 
@@ -54,17 +45,17 @@ def run_one(config: DictConfig) -> float | None:
     sys.argv = without_credentials(sys.argv)  # which W&B takes down
     try:
         os.chdir(HydraConfig.get().runtime.cwd)  # a launcher's host may have begun elsewhere
-        missing_groups(config, CONF)
-        known_groups(config)
+        options.missing_groups(config, CONF)
+        options.known_groups(config)
         sources = HydraConfig.get().runtime.config_sources
-        known_device(config, [Path(each.path) for each in sources if each.schema == "file"])
-        known_keys(HydraConfig.get(), HYDRA_KEYS, "hydra.")
+        options.known_device(config, [Path(each.path) for each in sources if each.schema == "file"])
+        options.known_keys(HydraConfig.get(), HYDRA_KEYS, "hydra.")
         # after the check, so that a mistyped command answers at once
         from harness.running.run import Command, run
 
         chosen = HydraConfig.get()
         swept = chosen.mode == RunMode.MULTIRUN
-        refuse_ignored(config.engine, config.system, chosen.overrides.task)
+        options.refuse_ignored(config.engine, config.system, chosen.overrides.task)
         take_checkpoint(config, str(chosen.runtime.choices["model"]), chosen.overrides.task)
         shared = chosen.sweep.dir if swept else config.runs_dir
         output_dir = Path(chosen.runtime.output_dir)
@@ -84,7 +75,7 @@ def run_one(config: DictConfig) -> float | None:
 def tell(error: Exception, heading: str = "error") -> int:
     """Prints one sentence and returns the exit status; re-raises what is our own fault."""
     if isinstance(error, (UsageError, HydraException, OmegaConfBaseException)):
-        print(told(f"{heading}: {config_sentence(error, CONF)}"), file=sys.stderr)
+        print(told(f"{heading}: {options.config_sentence(error, CONF)}"), file=sys.stderr)
         return 2
     if isinstance(error, RunError):
         print(told(f"{heading}: {error}"), file=sys.stderr)
@@ -108,7 +99,7 @@ def main() -> None:
         sys.argv = in_order(repeated([hold(added(null_quoted(word))) for word in sys.argv]))
         made = not_yet_there(sys.argv)
         known_options(sys.argv[1:])
-        named_options(sys.argv[1:])
+        options.named_options(sys.argv[1:])
         if {"-m", "--multirun"} & set(sys.argv) and any(a.startswith(RUN_DIR) for a in sys.argv):
             raise UsageError(f"with -m each run has its own folder: give {SWEEP_DIR}DIR instead")
         run_one()

@@ -29,12 +29,6 @@ from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, runs_table, sweep_table
 from harness.running import sweep_points
 from harness.running.prepare import announce
-from harness.running.sweep_points import (
-    MARK,
-    SWEEP_ID_VARIABLE,
-    collect_failures,
-    sweep_dir_word,
-)
 
 TRACKED = (  # columns of the table in W&B, beside what was swept
     "run", "config_hash", "verdict", "ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean",
@@ -55,15 +49,15 @@ class SweepTable(Callback):  # type: ignore[misc]
         and the working directory there are not ours."""
         self._sweep_id = uuid.uuid4().hex[:8]
         words = [
-            f"+hydra.job.env_set.{SWEEP_ID_VARIABLE}='{self._sweep_id}'",
-            sweep_dir_word(config.hydra.sweep.dir),
+            f"+hydra.job.env_set.{sweep_points.SWEEP_ID_VARIABLE}='{self._sweep_id}'",
+            sweep_points.sweep_dir_word(config.hydra.sweep.dir),
         ]
         with read_write(config.hydra.overrides):
             config.hydra.overrides.hydra.extend(words)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         sweep_id = self._sweep_id
-        collect_failures(Path(config.hydra.sweep.dir), sweep_id)
+        sweep_points.collect_failures(Path(config.hydra.sweep.dir), sweep_id)
         runs = sweep_runs(Path(config.hydra.sweep.dir), sweep_id)
         if runs:
             overridden = [overrides for overrides, _ in runs]
@@ -148,7 +142,7 @@ def _pairs(overrides: Sequence[str]) -> dict[str, str]:
 def sweep_runs(directory: Path, sweep_id: str) -> list[tuple[list[str], FinishedRun]]:
     """(overrides, run) of every complete run of the sweep under `directory`, in its order."""
     found = []
-    for path in directory.glob(f"*/{MARK}"):
+    for path in directory.glob(f"*/{sweep_points.MARK}"):
         with suppress(UsageError):  # of an earlier sweep: this one's marks were just made
             mark = read_json(path)
             if mark.get("sweep_id") == sweep_id:
