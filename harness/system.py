@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.clock import Loop
-from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement
@@ -52,6 +50,3 @@ class System(Protocol):
     async def serve(self) -> None:
         """Serves until cancelled by the end of the run."""
         ...
-
-
-__all__ = ["Cluster", "Demand", "Loop", "Placement", "Request", "ServerPlugin", "System"]

@@ -25,17 +25,17 @@ from rich.table import Table
 
 from harness.comparing import noise_floor
 from harness.comparing.arms import Arm, arms, pairs, unequal
-from harness.comparing.bands import TIE, within_band
-from harness.comparing.paired import Difference, differences, measured
+from harness.comparing.paired import Difference, Ends, differences, measured
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
 from harness.files import write_json
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, numbers_table
-from harness.records.simulator_band import coverage
+from harness.records.simulator_band import bands, coverage
 from harness.records.slo import slo_of
 
+TIE = "tie: within the simulator's band"
 STYLES = {"better": "green", "worse": "red", TIE: "yellow"}
 
 
@@ -52,6 +52,40 @@ def judge(found: Difference, floor: float | None, *, live: bool, seeds: int) -> 
         better = (found.difference > 0) == found.metric.higher_is_better
         return replace(found, floor=floor, verdict="better" if better else "worse")
     return replace(found, floor=floor, verdict=f"cannot tell{why}")
+
+
+def real_ends(runs: Sequence[FinishedRun], metric: str, value: float) -> Ends | None:
+    """Where the value of a real engine may lie if that of `runs` is `value`, the widest of their
+    bands; the value itself of live runs. None: a run has no band."""
+    ends = [(value, value)]
+    for run in runs:
+        if run.manifest["simulated"]:
+            # Parity's points are of its own SLO.
+            of_limits = metric in ("goodput_per_s", "slo_attainment.request")
+            other_limits = of_limits and "goodput" in run.summary["slo"]
+            band = None if other_limits else bands(run.manifest, run.summary).get(metric)
+            if band is None:
+                return None
+            ends.append(band.real(value))
+    low, high = zip(*ends, strict=True)
+    return min(low), max(high)
+
+
+def within_band(
+    found: Difference, reference: Sequence[FinishedRun], other: Sequence[FinishedRun]
+) -> Difference:
+    """`found` with the bands of both sides; a verdict of better or worse is a tie where they
+    overlap. The cost model is the same for both, but systems load it differently: its errors are
+    taken to be independent, which is on the safe side."""
+    if not any(run.manifest["simulated"] for run in [*reference, *other]):
+        return found
+    first = real_ends(reference, found.metric.key, found.value_of_reference)
+    second = real_ends(other, found.metric.key, found.value_of_other)
+    if first is None or second is None:
+        return found
+    overlap = first[0] <= second[1] and second[0] <= first[1]
+    tie = overlap and found.verdict in ("better", "worse")
+    return replace(found, bands=(first, second), verdict=TIE if tie else found.verdict)
 
 
 def compare(reference: Arm, other: Arm) -> list[Difference]:

@@ -26,9 +26,8 @@ from harness.files import write_json
 from harness.records.manifest import git_revision, machine, utc
 from harness.running import interrupts
 from harness.selftest import answers, exchange, load, whole
-from harness.selftest.bench import Bench
+from harness.selftest.bench import FAILED, Bench, Conformance
 from harness.selftest.certify import certified
-from harness.selftest.conformance import FAILED, Conformance
 
 TESTS = (
     load.stall, answers.chunks, answers.short_answers, answers.failures, load.long_stream,

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.records.token_log import TokenLog
-from harness.selftest.bench import Bench
-from harness.selftest.conformance import Found, conformance, found
+from harness.selftest.bench import Bench, Found, conformance, found
 from harness.selftest.script import Play, Script
 
 CHUNKED, IN_CHUNK = 40, 4  # tokens of an answer, and of each of its chunks

@@ -1,4 +1,5 @@
-"""Where conformance tests run: golden servers, and runs of the harness, in processes of their own.
+"""What a conformance test is and finds, and where it runs: golden servers, and runs of the harness,
+in processes of their own.
 
 Both end with the test, also with one that is interrupted: a server ends with its standard input.
 """
@@ -8,7 +9,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -19,7 +21,7 @@ from urllib.request import urlopen
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import RunError
+from harness.errors import RunError, UsageError
 from harness.files import read_json, write_text
 from harness.records.run_folder import FinishedRun
 from harness.selftest.golden_server import SEEN
@@ -28,6 +30,7 @@ from harness.selftest.script import Play
 Floats = npt.NDArray[np.float64]
 Row = tuple[float, str, int, int]  # arrival_s, model, prompt_tokens, output_tokens
 QUIET = ("tracking=none", "figure=null", "progress=false")
+PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"
 MAX_RUN_S = 170.0  # a run that lasts longer hangs
 MAX_END_S = 30.0  # in which a server writes what it saw
 
@@ -151,3 +154,56 @@ class Bench:
 def _pipe(end: IO[str] | None) -> IO[Any]:
     assert end is not None
     return end
+
+
+class Skipped(Exception):
+    """The test cannot be made here; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was measured, and a sentence for each way in which that is wrong."""
+
+    text: str
+    wrong: tuple[str, ...] = ()
+
+
+def found(text: str, checks: Mapping[str, bool]) -> Found:
+    """`checks`: what must hold, each with whether it does."""
+    return Found(text, tuple(f"not true: {what}" for what, holds in checks.items() if not holds))
+
+
+@dataclass(frozen=True, slots=True)
+class Conformance:
+    """One of the tests that an honest harness passes."""
+
+    number: int
+    name: str
+    test: Callable[..., Found]  # of a Bench
+    alone: bool = False  # depends on time: beside no other test
+
+    @property
+    def asks(self) -> str:
+        """What the test's docstring begins with."""
+        return " ".join((self.test.__doc__ or "").partition("\n\n")[0].split())
+
+    def result(self, bench: Bench) -> dict[str, Any]:
+        """Its row in what the self-test writes; a run that breaks is a failure."""
+        began_s = time.monotonic()
+        try:
+            made = self.test(bench)
+            result, text = (FAILED if made.wrong else PASSED), "; ".join([made.text, *made.wrong])
+        except Skipped as why:
+            result, text = SKIPPED, str(why)
+        except (RunError, UsageError) as error:
+            result, text = FAILED, str(error)
+        return {
+            "number": self.number, "name": self.name, "asks": self.asks, "result": result,
+            "found": text, "seconds": round(time.monotonic() - began_s, 2),
+        }  # fmt: skip
+
+
+def conformance(
+    number: int, name: str, *, alone: bool = False
+) -> Callable[[Callable[[Bench], Found]], Conformance]:
+    return lambda test: Conformance(number, name, test, alone)

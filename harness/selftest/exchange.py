@@ -6,8 +6,7 @@ from math import isclose
 
 from harness.files import read_json
 from harness.records.run_folder import FinishedRun
-from harness.selftest.bench import Bench
-from harness.selftest.conformance import Found, conformance, found
+from harness.selftest.bench import Bench, Found, conformance, found
 from harness.selftest.script import Play, Script
 
 EXACT = 1e-9  # relative

@@ -6,8 +6,7 @@ import numpy as np
 
 from harness.records.evidence import MAX_LAG_S, rate_per_s
 from harness.records.token_log import TokenLog
-from harness.selftest.bench import Bench
-from harness.selftest.conformance import Found, Skipped, conformance, found
+from harness.selftest.bench import Bench, Found, Skipped, conformance, found
 from harness.selftest.script import Play, Script
 
 STALL_S = 1.0

@@ -21,8 +21,7 @@ from harness.files import read_json
 from harness.prompts import prompt_ids
 from harness.records.run_folder import FinishedRun
 from harness.schedule import Schedule
-from harness.selftest.bench import MAX_RUN_S, Bench, Floats, Server
-from harness.selftest.conformance import Found, conformance, found
+from harness.selftest.bench import MAX_RUN_S, Bench, Floats, Found, Server, conformance, found
 from harness.selftest.script import Play, Script
 
 MIN_P = 0.01  # of a Kolmogorov-Smirnov test, for one seed: the same at every repeat

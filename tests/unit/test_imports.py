@@ -24,7 +24,7 @@ ONLY_IN = {
     "httptools": ("harness/drivers/",),
     "uvloop": ("harness/drivers/", "harness/selftest/golden_server.py"),
     "datasets": ("workloads/hub.py",),
-    "tokenizers": ("workloads/tokenizer.py", "tests/"),
+    "tokenizers": ("workloads/text.py", "tests/"),
     "huggingface_hub": ("workloads/",),
     "fastapi": ("systems/aqua/coordinator/",),
     "uvicorn": ("systems/aqua/coordinator/",),
