@@ -45,19 +45,10 @@ from harness.experiments.figures import draw_all, has_live_runs, make_runs
 from harness.experiments.launched import add_launcher, launcher_words
 from harness.experiments.points import run_point
 from harness.files import make_folder, read_json, write_text
+from harness.reproduce import holding
 from harness.reproduce.asked import SMOKE_RUN, TIERS, asked
-from harness.reproduce.holding import figure_held, judged_again, of_the_same_seeds
+from harness.reproduce.holding import DIFFERING, FAILED, SAME, UNTOLD, Row
 from harness.reproduce.times import expected, last_times, note
-from harness.reproduce.verdict import (
-    DIFFERING,
-    FAILED,
-    SAME,
-    UNTOLD,
-    Row,
-    as_page,
-    differing,
-    verdict,
-)
 from harness.running import interrupts
 from harness.running.prepare import announce
 
@@ -106,7 +97,7 @@ def _made(name: str, making: Making, tier: str) -> Row:
     if isinstance(drawn, RunError):
         raise drawn
     note(name, tier, time.monotonic() - began_s, REPRODUCED)
-    return figure_held(name, REPRODUCED, of_one_seed=making.seeds is not None)
+    return holding.figure_held(name, REPRODUCED, of_one_seed=making.seeds is not None)
 
 
 def shown(rows: Sequence[Row]) -> Table:
@@ -144,14 +135,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     failed = {row.name for row in rows if row.outcome == FAILED}
     of_made = [claim for claim in claims if claim.figure in names and claim.figure not in failed]
-    rows += (of_the_same_seeds if quick else judged_again)(of_made, REPRODUCED)
+    rows += (holding.of_the_same_seeds if quick else holding.judged_again)(of_made, REPRODUCED)
     rows += [Row("figure", name, UNTOLD, "needs a real engine: --tier full") for name in live]
-    write_text(REPRODUCED / "report.md", as_page(rows))
+    write_text(REPRODUCED / "report.md", holding.as_page(rows))
     console = Console()
     console.print(shown(rows))
     console.print(str((REPRODUCED / "report.md").relative_to(ROOT)))
-    console.print(verdict(rows), soft_wrap=True)
-    return 1 if differing(rows) else 0
+    console.print(holding.verdict(rows), soft_wrap=True)
+    return 1 if holding.differing(rows) else 0
 
 
 if __name__ == "__main__":

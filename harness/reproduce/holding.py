@@ -1,4 +1,5 @@
-"""Figures and claims that were made again, held against the committed ones.
+"""Figures and claims that were made again, held against the committed ones: what became of each,
+and the verdict over all of them.
 
 Of --tier full whole tables are compared and every claim is judged. Of --tier quick there is one
 seed, which judges no claim: each value is held against the committed table's with the same seed.
@@ -6,7 +7,9 @@ seed, which judges no claim: each value is held against the committed table's wi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from harness.calibrate.tables import markdown_rows
 from harness.claims.assess import Judged, conditional, figure_table, judged
 from harness.claims.expressions import evaluate
 from harness.claims.judging import MIN_SEEDS
@@ -24,10 +28,27 @@ from harness.experiments.figures import described, only_simulated, published
 from harness.experiments.lineage import COLUMNS
 from harness.files import read_json
 from harness.reproduce.asked import CLAIMS
-from harness.reproduce.verdict import DIFFERENT, FAILED, SAME, UNTOLD, WITHIN, Row
 
+SAME = "the same"
+WITHIN = "within the allowed variation"
+DIFFERENT = "different"
+FAILED = "failed"
+UNTOLD = "not compared"
+OUTCOMES = (SAME, WITHIN, DIFFERENT, FAILED, UNTOLD)
+DIFFERING = (DIFFERENT, FAILED)
 RELATIVE = 1e-6  # of two numbers that are the same; the tables have six digits
 FEW = f"fewer than {MIN_SEEDS['simulated']} seeds"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run, a figure or a claim. `outcome`: one of OUTCOMES; `told`: values, and the cause of a
+    difference where it is known."""
+
+    what: str
+    name: str
+    outcome: str
+    told: str = ""
 
 
 def figure_held(name: str, out: Path, *, of_one_seed: bool) -> Row:
@@ -161,3 +182,24 @@ def _column(new: pd.Series, old: pd.Series) -> float:
         relative = np.where(scale > 0, np.abs(a - b) / scale, 0.0)
     largest = float(np.nanmax(relative, initial=0.0))
     return largest if largest > RELATIVE else 0.0
+
+
+def differing(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.outcome in DIFFERING]
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """One sentence."""
+    counts = Counter(row.outcome for row in rows)
+    told = ", ".join(f"{counts[each]} {each}" for each in OUTCOMES if counts[each])
+    if differing(rows):
+        return f"Verdict: {len(differing(rows))} of {len(rows)} differ ({told})."
+    if not counts[SAME] + counts[WITHIN]:
+        return f"Verdict: nothing was held against what is committed ({told})."
+    return f"Verdict: nothing differs ({told})."
+
+
+def as_page(rows: Sequence[Row]) -> str:
+    """report.md."""
+    lines = markdown_rows(["", "name", "outcome", ""], map(astuple, rows))
+    return "\n".join(["# Reproduced", "", verdict(rows), "", *lines, ""])

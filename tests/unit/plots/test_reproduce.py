@@ -14,8 +14,7 @@ from harness.experiments.points import Point
 from harness.reproduce import holding, times
 from harness.reproduce.__main__ import main
 from harness.reproduce.asked import CLAIMS, SMOKE_FIGURE, asked
-from harness.reproduce.holding import difference, judged_again, of_the_same_seeds, why_other
-from harness.reproduce.verdict import (
+from harness.reproduce.holding import (
     DIFFERENT,
     FAILED,
     SAME,
@@ -23,7 +22,11 @@ from harness.reproduce.verdict import (
     WITHIN,
     Row,
     as_page,
+    difference,
+    judged_again,
+    of_the_same_seeds,
     verdict,
+    why_other,
 )
 
 HEAD = "system,rate,p99_s,config_hash\n"
