@@ -25,14 +25,14 @@ from harness.errors import UsageError
 from harness.files import write_json
 from harness.records.manifest import git_revision, machine, utc
 from harness.running import interrupts
-from harness.selftest import answers, exchange, load, whole
+from harness.selftest import answers, load, whole
 from harness.selftest.bench import FAILED, Bench, Conformance
 from harness.selftest.certify import certified
 
 TESTS = (
     load.stall, answers.chunks, answers.short_answers, answers.failures, load.long_stream,
     load.rate, whole.arrivals, whole.prompts, answers.prefix_cache, answers.prompt_lengths,
-    answers.goodput, whole.resume, whole.mistyped_keys, load.concurrency, exchange.exported,
+    answers.goodput, whole.resume, whole.mistyped_keys, load.concurrency, answers.exported,
     whole.queues,
 )  # fmt: skip
 BESIDE = 2  # tests that depend on no time, at once

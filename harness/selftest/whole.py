@@ -1,4 +1,4 @@
-"""Conformance tests of whole runs: schedules, prompts, resuming, exchange, the simulator."""
+"""Conformance tests of whole runs: schedules, prompts, resuming, the simulator."""
 
 from __future__ import annotations
 

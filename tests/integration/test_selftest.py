@@ -21,10 +21,16 @@ from harness.files import write_json
 from harness.records import certificate
 from harness.records.manifest import machine
 from harness.selftest.__main__ import TESTS, chosen_of
-from harness.selftest.answers import chunks, failures, goodput, prefix_cache, prompt_lengths
+from harness.selftest.answers import (
+    chunks,
+    exported,
+    failures,
+    goodput,
+    prefix_cache,
+    prompt_lengths,
+)
 from harness.selftest.answers import short_answers as shorts
 from harness.selftest.bench import Bench, Conformance, Found, Server, Skipped
-from harness.selftest.exchange import exported
 from harness.selftest.load import concurrency, long_stream, rate, stall
 from harness.selftest.script import Play, Script
 from tests.running import ROOT, command
