@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from harness.comparing.conditions import differences, same, valid
+from harness.comparing.conditions import differences, same
 from harness.errors import UsageError
 from harness.records.metrics import over_time
 from harness.records.numbers import number, seconds
@@ -108,8 +108,8 @@ def table(run_dirs: Sequence[Path]) -> Table:
     """Each metric of each run, with its ratio to the first run's: where both ran one model on one
     schedule and both are VALID, and for what an SLO decides, under one SLO."""
     runs = [FinishedRun.load(path) for path in run_dirs]
-    same_work = [valid(run) and same(run, runs[0], "schedule", "model") for run in runs]
-    same_slo = [valid(run) and same(run, runs[0], "schedule", "model", "SLO") for run in runs]
+    same_work = [not run.invalid and same(run, runs[0], "schedule", "model") for run in runs]
+    same_slo = [not run.invalid and same(run, runs[0], "schedule", "model", "SLO") for run in runs]
     said = [*differences(runs), *captions([run.manifest for run in runs])]
     made = Table("metric", *labels(runs), caption="\n".join(said), box=SIMPLE_HEAD)
     for key, name in LATENCIES.items():

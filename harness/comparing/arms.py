@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from harness.comparing.conditions import NEEDED, conditions, same, valid
+from harness.comparing.conditions import NEEDED, conditions, same
 from harness.errors import UsageError
 from harness.records.run_folder import FinishedRun
 from harness.running.prepare import PRESENTATION
@@ -72,7 +72,7 @@ def pairs(reference: Arm, other: Arm) -> dict[int, tuple[FinishedRun, FinishedRu
 
 def unequal(runs: Sequence[FinishedRun]) -> list[str]:
     """What makes a comparison unfair, a sentence each; none: the runs have equal budgets."""
-    found = [f"{run.path} is {run.summary['verdict']['status']}" for run in runs if not valid(run)]
+    found = [f"{run.path} is {run.summary['verdict']['status']}" for run in runs if run.invalid]
     if len({NEEDED["SLO"](run) for run in runs}) > 1:
         found.append("the runs differ in their SLO; the first run's judges all")
     if differing := conditions([run.manifest for run in runs]):

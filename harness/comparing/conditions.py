@@ -39,20 +39,15 @@ def differences(runs: Sequence[FinishedRun]) -> list[str]:
     if more := conditions([run.manifest for run in runs]):
         lines.append(f"The runs {'also ' if found else ''}differ in {', '.join(more)}.")
     for run in runs:
-        if not valid(run):
-            reasons = "; ".join(run.summary["verdict"]["reasons"])
+        if run.invalid:
             status = run.summary["verdict"]["status"]
-            lines.append(f"{status}, without ratios: {run.path.name}: {reasons}")
+            lines.append(f"{status}, without ratios: {run.path.name}: {run.invalid}")
     return lines
 
 
 def same(run: FinishedRun, other: FinishedRun, *names: str) -> bool:
     """Whether the runs share the conditions in NEEDED."""
     return all(NEEDED[name](run) == NEEDED[name](other) for name in names)
-
-
-def valid(run: FinishedRun) -> bool:
-    return bool(run.summary["verdict"]["status"] == "VALID")
 
 
 def conditions(manifests: Sequence[dict[str, Any]]) -> list[str]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.comparing.arms import key
-from harness.comparing.conditions import valid
 from harness.comparing.paired import METRICS, measured
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_json
@@ -79,8 +78,8 @@ def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
             f"{run.path}: its command gives another run now ({found.manifest['config_hash']}, not "
             f"{run.manifest['config_hash']}); run it again first"
         )
-    if not valid(found):
-        raise RunError(f"{folder} is INVALID: {'; '.join(found.summary['verdict']['reasons'])}")
+    if found.invalid:
+        raise RunError(f"{folder} is INVALID: {found.invalid}")
     return found
 
 

@@ -139,9 +139,8 @@ def simulate(
     hashes = {run.manifest["schedule_sha256"] for run in (served, simulated)}
     if len(hashes) != 1:
         raise RunError(f"{run_dir}: the two runs replayed different schedules")
-    if simulated.summary["verdict"]["status"] != "VALID":
-        why = "; ".join(simulated.summary["verdict"]["reasons"])
-        raise RunError(f"{run_dir}: the simulation is not VALID: {why}")
+    if simulated.invalid:
+        raise RunError(f"{run_dir}: the simulation is not VALID: {simulated.invalid}")
     return simulated
 
 

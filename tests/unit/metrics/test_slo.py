@@ -89,5 +89,5 @@ def test_a_wrong_limit_is_told_with_the_valid_kinds(word: str) -> None:
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_limit_must_be_a_positive_time(value: float) -> None:
-    with pytest.raises(UsageError, match=r"slo\.tbt_s must be"):
+    with pytest.raises(UsageError, match=r"slo\.tbt_s=.* must be"):
         absolute(1.0, value)
