@@ -51,7 +51,6 @@ class Listener(Protocol):
 
     def sent(self, request_id: int, sent_s: float) -> None:
         """What came before is the client's lag, a wait for a connection too: one was to be open."""
-        ...
 
     def tokens(self, request_id: int, read_s: float, count: int) -> None: ...
 

@@ -37,7 +37,6 @@ class Reader(Protocol):
     def parse(self, read_s: float, data: bytes | None, since_s: float) -> None:
         """The last of `data` came at `read_s` of time.monotonic(), the first not before `since_s`;
         None: the connection was lost."""
-        ...
 
 
 class Inbox(Protocol):

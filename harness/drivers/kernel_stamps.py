@@ -23,7 +23,6 @@ READ_BYTES = 1 << 16
 class Listener(Protocol):
     def received(self, data: bytes, real_s: float | None) -> None:
         """`real_s`: when the last of `data` came, of time.time(); None: nobody knows."""
-        ...
 
     def connection_lost(self, error: Exception | None) -> None: ...
 

@@ -81,18 +81,15 @@ class Fabric(Protocol):
     ) -> bool:  # fmt: skip
         """Moves `num_bytes`, of each device of a group; False where it was broken off. UsageError
         for places without a path between them, InstanceLost where an end dies meanwhile."""
-        ...
 
     def kill(self, name: str) -> None:
         """The instance dies, as by SIGKILL; `on_lost` follows once that is noticed."""
-        ...
 
     async def stall_links(
         self, devices: Sequence[Location], others: Sequence[Location], for_s: float
     ) -> bool:
         """No byte crosses the own links of `devices` to and from `others` for `for_s`, once the
         message under way has; False: one did. For links that are `paced`."""
-        ...
 
     async def load(
         self, source: Memory, target: Memory, layers: Mapping[int, Span],
@@ -103,9 +100,7 @@ class Fabric(Protocol):
         has it: `arrival` of an instance is set while a layer is there, None stands for a file.
         `on_layer(layer, start_s)`: batches may use it from now on; its first byte left at
         `start_s`. False: `stop` broke it off; layers that came before stay."""
-        ...
 
     async def forget(self, memory: Memory, layers: Sequence[int], *, used: bool) -> None:
         """The bytes of `layers` are zero from now on, and KV pages. `used`: by batches, until now;
         else nothing, or a part of them, had come."""
-        ...

@@ -38,7 +38,6 @@ class Runner(Protocol):
         """Runs a batch as `Instance.execute` does; `interrupt`: as `stop`, the device's own.
         `arriving`: all layers, where weights of some are still on their way: one iteration. Raises
         InstanceLost."""
-        ...
 
     def settle(self) -> float: ...
 

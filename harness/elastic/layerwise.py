@@ -44,15 +44,12 @@ class LayerwiseExecutor(Protocol):
     async def run(self, run: LayerRun) -> None:
         """Runs the layers; the last run stamps the tokens and moves the requests' counters. Raises
         InstanceLost where `instance` or one of `others` has died."""
-        ...
 
     def send(self, batch: Batch, source: ElasticInstance, target: ElasticInstance) -> None:
         """Has the activations that rest at `source` go to `target`, ahead of the next run."""
-        ...
 
     def end(self) -> None:
         """Nothing of the batch is needed any more."""
-        ...
 
 
 def _check_next(executed: int, instance: ElasticInstance, layers: range) -> None:

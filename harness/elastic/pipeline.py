@@ -47,7 +47,6 @@ class PipelineExecutor(Protocol):
         """Runs the stages, stamps each iteration's tokens and moves the requests' counters;
         iterations done. It ends as `Instance.execute` does, or at the boundary after `interrupt`.
         """
-        ...
 
 
 class RemoteAttention(NamedTuple):

@@ -22,11 +22,9 @@ ANSWER_S = 20.0
 class Agent(Protocol):
     def ask(self, method: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Any:
         """The answer. RunError: it failed, or gave none in time."""
-        ...
 
     def tell(self, method: str, *arguments: Any) -> None:
         """Without an answer."""
-        ...
 
 
 class AgentsLauncher:

@@ -42,7 +42,6 @@ class Tables(Protocol):
 
     def reconcile(self, requests: Sequence[Request]) -> None:
         """Has `ids` agree with the pool, at least for `requests`."""
-        ...
 
 
 @dataclass(slots=True, frozen=True)

@@ -33,15 +33,12 @@ class Launcher(Protocol):
         """Files for workers that start later: each node's, by names of their own, and those that
         every host has one of. Their bytes in memory; None: on the SSD. Returns the numbers of those
         that this process has open as well."""
-        ...
 
     def start(self, launch: Launch, node: int) -> tuple[Process, socket.socket]:
         """The worker, on `node`, and the harness's end of its socket."""
-        ...
 
     def connect(self, one: str, other: str) -> None:
         """Has two workers with peers be able to talk to one another."""
-        ...
 
 
 class NodeLost(ConnectionError):

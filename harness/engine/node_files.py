@@ -21,11 +21,9 @@ ANSWER_S = 30.0  # the longest that another host may take for one part of a file
 class NodeFile(Protocol):
     def read(self, into: memoryview, at: int) -> None:
         """Fills `into` from byte `at` on. EOFError: it ends before; PeerLost: its host has died."""
-        ...
 
     def write(self, content: memoryview, at: int) -> None:
         """PeerLost: its host has died."""
-        ...
 
 
 class OpenFile:
