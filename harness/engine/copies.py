@@ -19,7 +19,7 @@ import torch
 from harness.elastic.fabric import Span
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.cuda import finish
-from harness.engine.mesh import Mesh
+from harness.engine.mesh import Mesh, OnMessage
 from harness.engine.node_files import NodeFile
 from harness.engine.paced_links import LinkPath, PacedLinks
 from harness.engine.transport import Header, PeerLost, of_kind
@@ -43,6 +43,9 @@ class Copies:
             "pull": partial(self._copy, self.read_chunk),  # from a file
             "save": partial(self._copy, self._write_chunk),  # to a file
             "between": partial(self._copy, self._copy_chunk),  # files
+        }  # fmt: skip
+        self.from_peers: dict[str, OnMessage] = {
+            "bytes": self._on_bytes, "end": self._on_end, "ack": self._on_ack,
         }  # fmt: skip
 
     def _copy(self, move: Move, header: Header) -> None:
@@ -114,16 +117,16 @@ class Copies:
 
     # From peers, on their threads
 
-    def on_bytes(self, header: Header, payload: bytearray) -> None:
+    def _on_bytes(self, name: str, header: Header, payload: bytearray) -> None:
         content = torch.frombuffer(payload, dtype=torch.uint8)
         at = header["at"]
         self._memory[at : at + len(content)].copy_(content)
 
-    def on_end(self, name: str, header: Header) -> None:
+    def _on_end(self, name: str, header: Header, payload: bytearray) -> None:
         finish(self._memory.device)  # this thread put the bytes there
         self._loop.stream("acks").put(lambda: self._acknowledge(name, header))
 
-    def on_ack(self, header: Header) -> None:
+    def _on_ack(self, name: str, header: Header, payload: bytearray) -> None:
         self._end(header["copy"], complete=header["complete"])
 
     def on_lost(self, name: str) -> None:

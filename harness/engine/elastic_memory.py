@@ -26,6 +26,7 @@ from harness.engine.paced_links import PacedLinks
 from harness.engine.runner import Runner
 from harness.engine.transport import Header, of_kind
 from harness.engine.warm_up import warm_up
+from harness.engine.weights import torch_dtype
 from harness.model_spec import ModelSpec
 
 
@@ -48,17 +49,15 @@ class ElasticMemory:
         buffer.fill(setup["resident"])
         links = PacedLinks(number_of(files["links"]), setup["num_links"])
         self._mesh = mesh = Mesh(invitations, self._on_peer, self._on_lost, loop.fail)
-        runner = Runner(
-            spec,
-            TransformerDecoder(spec, buffer.ends, kernels),
-            buffer.layers,
-            buffer.cache,
-            device,
-        )
-        peers = Peers(mesh, links, loop.stream, runner.dtype, device)
+        decoder = TransformerDecoder(spec, buffer.ends, kernels)
+        runner = Runner(spec, decoder, buffer.layers, buffer.cache, device)
+        peers = Peers(mesh, links, loop.stream, torch_dtype(spec), device)
         self._in_flight = InFlight(setup["name"], runner, config, loop, peers)
         self._copies = Copies(loop, buffer.bytes, files, mesh, links)
         self._loads = LayerLoads(loop, buffer, self._copies, mesh, self._in_flight.arrivals)
+        self._from_peers = (
+            self._copies.from_peers | self._loads.from_peers | self._in_flight.from_peers
+        )
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
             warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
         self.ready: Header = {"attention": kernels.name}
@@ -82,20 +81,7 @@ class ElasticMemory:
         self._mesh.wait_for_end(header["name"])
 
     def _on_peer(self, name: str, header: Header, payload: bytearray) -> None:
-        """Handles a peer's message, on the peer's thread."""
-        match header["op"]:
-            case "bytes":
-                self._copies.on_bytes(header, payload)
-            case "end":
-                self._copies.on_end(name, header)
-            case "ack":
-                self._copies.on_ack(header)
-            case "layer":
-                self._loads.on_layer(header)
-            case "loaded":
-                self._loads.on_loaded(header)
-            case _:
-                self._in_flight.on_peer(name, header, bytes(payload))
+        self._from_peers[header["op"]](name, header, payload)
 
     def _on_lost(self, name: str) -> None:
         self._copies.on_lost(name)

@@ -21,7 +21,7 @@ from harness.engine.command_loop import CommandLoop
 from harness.engine.config import TorchElasticConfig
 from harness.engine.given_up import Abandoned, Arrivals, GivenUp
 from harness.engine.kernels import BatchAttention
-from harness.engine.mesh import Peers, bytes_of
+from harness.engine.mesh import OnMessage, Peers, bytes_of
 from harness.engine.model import Step
 from harness.engine.paced_links import LinkPath
 from harness.engine.routed_attention import LentAttention, RoutedAttention
@@ -66,6 +66,10 @@ class InFlight:
             "stage": self._begin, "hold": self._lent.hold, "pass": self._pass_on,
             "abandon": self._abandon,
         }  # fmt: skip
+        self.from_peers: dict[str, OnMessage] = {
+            "activations": self._on_given, "ids": self._on_given,
+            "attend": self._lent.asked, "attended": self._routed.answered,
+        }  # fmt: skip
         self.on_lost = self._routed.on_lost
 
     # From the harness
@@ -90,15 +94,8 @@ class InFlight:
 
     # From peers, on their threads
 
-    def on_peer(self, name: str, header: Header, payload: bytes) -> None:
-        match header["op"]:
-            case "activations" | "ids":
-                self._compute.put(lambda: self._arrive(header, payload))
-            case "attend":
-                self._lent.asked(name, header, payload)
-            case "attended":
-                key = header["batch"], header["step"], header["layer"], name
-                self._routed.answered(key, payload)
+    def _on_given(self, name: str, header: Header, payload: bytearray) -> None:
+        self._compute.put(lambda: self._arrive(header, bytes(payload)))
 
     # Compute stream
 

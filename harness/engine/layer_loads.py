@@ -22,7 +22,7 @@ from harness.engine.copies import Copies
 from harness.engine.cuda import finish
 from harness.engine.device_buffer import DeviceBuffer
 from harness.engine.given_up import Arrivals
-from harness.engine.mesh import Mesh
+from harness.engine.mesh import Mesh, OnMessage
 from harness.engine.transport import Header, PeerLost
 
 
@@ -48,6 +48,7 @@ class LayerLoads:
         self._lock = threading.Lock()  # streams, peers' threads and the reading thread use both
         self.at_once: dict[str, Work] = {"send_layers": self._begin, "read_layers": self._begin}
         self.in_streams: dict[str, Work] = {"end_load": self._end}
+        self.from_peers: dict[str, OnMessage] = {"layer": self._on_layer, "loaded": self._on_loaded}
 
     def forget(self, layers: Iterable[int]) -> None:
         """Their bytes are about to go."""
@@ -131,11 +132,11 @@ class LayerLoads:
 
     # From peers, on their threads
 
-    def on_layer(self, header: Header) -> None:
+    def _on_layer(self, name: str, header: Header, payload: bytearray) -> None:
         finish(self._buffer.device)  # this thread put the bytes there
         self._has_come(header["load"], header["layer"], header["begin_s"])
 
-    def on_loaded(self, header: Header) -> None:
+    def _on_loaded(self, name: str, header: Header, payload: bytearray) -> None:
         self._answer_last(header["load"], complete=header["complete"])
 
     # Here

@@ -22,7 +22,7 @@ from harness.engine.transport import GONE, Connection, Header, PeerLost
 
 ARRIVE_S = 30.0  # for a connection that the harness has promised
 
-OnMessage = Callable[[str, Header, bytearray], None]
+OnMessage = Callable[[str, Header, bytearray], None]  # of whom, and what came
 
 
 class Mesh:

@@ -57,13 +57,13 @@ class RoutedAttention:
 
         return attend
 
-    def answered(self, key: Answer, payload: bytes) -> None:
+    def answered(self, name: str, header: Header, payload: bytearray) -> None:
         """Hands an answer to who waits for it, on the holder's thread. Where nobody waits any
         more, it is dropped."""
         with self._lock:
-            mailbox = self._results.get(key)
+            mailbox = self._results.get((header["batch"], header["step"], header["layer"], name))
         if mailbox is not None:
-            mailbox.put(payload)
+            mailbox.put(bytes(payload))
 
     def give_up(self, batch: int) -> None:
         """Whoever waits for an answer of the batch, which is in `over`, gets none."""
@@ -166,9 +166,9 @@ class LentAttention:
     def let_go(self, batch: int) -> None:
         self._attend.put(lambda: self._forget(batch))
 
-    def asked(self, name: str, header: Header, payload: bytes) -> None:
+    def asked(self, name: str, header: Header, payload: bytearray) -> None:
         """Queues the attention that a peer asks for; called on the peer's thread."""
-        self._attend.put(lambda: self._attend_for(name, header, payload))
+        self._attend.put(lambda: self._attend_for(name, header, bytes(payload)))
 
     def _register(self, work: HoldWork) -> None:
         if work.number in self._over:
@@ -205,7 +205,7 @@ class LentAttention:
 
     def _qkv(self, payload: bytes, tokens: int) -> list[torch.Tensor]:
         """q, k and v of `tokens` rows, as they come one after the other."""
-        heads, kv_heads, head_dim = self._runner.attention_shape
-        counts = heads, kv_heads, kv_heads
+        spec = self._runner.spec
+        head_dim, counts = spec.head_dim, (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
         parts = self._peers.tensor(payload, [-1]).split([tokens * n * head_dim for n in counts])
         return [part.view(tokens, n, head_dim) for part, n in zip(parts, counts, strict=True)]

@@ -16,7 +16,6 @@ from harness.engine.kernels import BatchAttention
 from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Layer
 from harness.engine.model import Attend, Step, TransformerDecoder
-from harness.engine.weights import torch_dtype
 from harness.engine.work import BatchWork
 from harness.model_spec import ModelSpec
 
@@ -28,7 +27,7 @@ class Runner:
         self, spec: ModelSpec, decoder: TransformerDecoder, layers: Mapping[int, Layer],
         cache: KvCache, device: torch.device,
     ) -> None:  # fmt: skip
-        self._spec, self.device = spec, device
+        self.spec, self.device = spec, device
         self._decoder, self._cache = decoder, cache
         self.layers = layers
 
@@ -43,7 +42,7 @@ class Runner:
                 if index:
                     step.positions += 1
                     attend.advance()
-                hidden = self.forward(self.embed(tokens, step), step, 0, self._spec.num_layers)
+                hidden = self.forward(self.embed(tokens, step), step, 0, self.spec.num_layers)
                 tokens = self.picked(hidden, sampled)[: num_sampled(batch)]
                 yield tokens.tolist()
 
@@ -74,15 +73,6 @@ class Runner:
         if not chunks:
             return step, None
         return step, torch.tensor(sampled, dtype=torch.int64, device=self.device)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch_dtype(self._spec)
-
-    @property
-    def attention_shape(self) -> tuple[int, int, int]:
-        """Query heads, KV heads, and the width of one."""
-        return self._spec.num_heads, self._spec.num_kv_heads, self._spec.head_dim
 
     def padded(self, hidden: torch.Tensor) -> torch.Tensor:
         """[n, …] -> [n + padding_rows(n), …], as `step` expects its tokens."""

@@ -224,8 +224,8 @@ def test_elastic_copies_are_over_before_the_answer(calls: Calls) -> None:
     copies.in_streams["relocate"]({"seq": 1, "spans": [(0, 32, 8), (8, 40, 8)]})
     assert calls.made == ["copy", "copy", "wait", "answer"]
     calls.made.clear()
-    copies.on_bytes({"at": 8}, bytearray(16))
-    copies.on_end("torch-1", {"copy": 1, "complete": True})
+    copies.from_peers["bytes"]("torch-1", {"at": 8}, bytearray(16))
+    copies.from_peers["end"]("torch-1", {"copy": 1, "complete": True}, bytearray())
     assert calls.made == ["copy", "wait", "acknowledge"]
 
 
@@ -238,7 +238,7 @@ def test_a_layer_is_there_before_others_are_told(calls: Calls) -> None:
     none: Any = None
     loads = LayerLoads(loop, buffer, none, none, none)
     calls.made.clear()
-    loads.on_layer({"load": 1, "layer": 0, "begin_s": 0.0})
+    loads.from_peers["layer"]("torch-1", {"load": 1, "layer": 0, "begin_s": 0.0}, bytearray())
     assert calls.made == ["wait", "adopt"]
     calls.made.clear()
     elastic: Any = SimpleNamespace(_loads=loads, _buffer=buffer, _loop=loop)

@@ -65,7 +65,7 @@ class Stream:
 def runner_of(cache: KvCache) -> Any:
     return SimpleNamespace(
         device=CPU,
-        attention_shape=(HEADS, HEADS, HEAD_DIM),
+        spec=SimpleNamespace(num_heads=HEADS, num_kv_heads=HEADS, head_dim=HEAD_DIM),
         attention=lambda batch: cache_attention(cache, batch, CPU),
     )
 
@@ -92,7 +92,7 @@ def test_attention_that_was_asked_for_does_not_write_once_the_batch_is_over(
     lent.hold({"work": HoldWork(BATCH, BatchWork([], [1]), PATH, {0: part()})})
     stream.run()
     asked = {"batch": BATCH, "step": 0, "layer": 0, "group": 0, "tokens": 1}
-    lent.asked("there", asked, torch.ones(WIDTH).numpy().tobytes())
+    lent.asked("there", asked, bytearray(torch.ones(WIDTH).numpy().tobytes()))
     if given_up:
         over.add(BATCH, broken=True)
         lent.let_go(BATCH)
