@@ -91,6 +91,17 @@ def refuse(spec: ModelSpec, different: Sequence[str]) -> None:
         )
 
 
+def require_llama(spec: ModelSpec, who: str) -> None:
+    """UsageError for a model unlike the Llama family; `who` runs none but such."""
+    gated = spec.mlp_matrices == 3
+    told = f"model={spec.name} has {spec.mlp_matrices} matrices in its MLP; {who} gated MLPs"
+    require(gated, f"{told} (model.mlp_matrices=3) only")
+    told = (
+        f"model={spec.name} has {spec.num_layers} layers and KV in {spec.kv_layers}; {who} models"
+    )
+    require(spec.kv_layers == spec.num_layers, f"{told} with KV in every layer only")
+
+
 def values_of(directory: Path) -> dict[str, Any]:
     """The values of a `ModelSpec`'s fields that config.json in `directory` gives."""
     found = read_config(directory)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.configuration.checkpoint import hf_config
+from harness.configuration.checkpoint import hf_config, require_llama
 from harness.errors import UsageError
 from harness.files import write_text
 from harness.model_spec import ModelSpec
@@ -76,16 +76,7 @@ def model_flags(spec: ModelSpec, served_name: str, models_dir: Path, load_format
     flags += ["--tensor-parallel-size", str(spec.tp), "--seed", str(spec.seed)]
     if spec.path is not None:
         return [*flags, "--model", spec.path]
-    if spec.mlp_matrices != 3:
-        raise UsageError(
-            f"model={spec.name} has {spec.mlp_matrices} matrices in its MLP; without a model.path "
-            "engine=vllm makes gated MLPs (model.mlp_matrices=3) only"
-        )
-    if spec.kv_layers != spec.num_layers:
-        raise UsageError(
-            f"model={spec.name} has {spec.num_layers} layers and KV in {spec.kv_layers}; without a "
-            "model.path engine=vllm makes models with KV in every layer only"
-        )
+    require_llama(spec, "without a model.path engine=vllm makes")
     directory = models_dir / spec.name
     directory.mkdir(parents=True, exist_ok=True)
     write_text(directory / "config.json", json.dumps(hf_config(spec, None, None), indent=2))

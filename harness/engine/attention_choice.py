@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.configuration.checks import one_of, require
+from harness.engine.device_share import gpu_share_bytes
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 
@@ -40,9 +41,13 @@ def check_choice(attention: str, device: str, block_tokens: int) -> None:
     require(block_tokens % BLOCK_TOKENS == 0, f"engine.block_tokens={block_tokens} {told}")
 
 
-def check_models(attention: str, models: Iterable[ModelSpec]) -> None:
-    """UsageError for a model that the kernels are not compiled for."""
-    for spec in models if attention == "vllm" else ():
+def check_models(attention: str, device: str, models: Iterable[ModelSpec]) -> None:
+    """UsageError where the kernels run neither here nor with these models."""
+    if attention != "vllm":
+        return
+    told = "engine.attention=vllm is for CPUs, and engine.device=auto takes this machine's GPU"
+    require(gpu_share_bytes(device, 1) is None, f"{told}: choose engine.device=cpu")
+    for spec in models:
         told = f"model={spec.name} has heads of width {spec.head_dim}; engine.attention=vllm takes "
         valid = ", ".join(map(str, HEAD_DIMS))
         require(spec.head_dim in HEAD_DIMS, f"{told}{valid}; engine.attention=torch takes any")

@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.clock import WallLoop
 from harness.cluster import Cluster
+from harness.configuration.checkpoint import require_llama
 from harness.cost.profile import HardwareProfile
 from harness.device.caching_pool import CachingPool
 from harness.device.processes import Processes
@@ -20,7 +21,6 @@ from harness.engine import attention_choice
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
-from harness.engine.device_share import gpu_share_bytes
 from harness.engine.elastic import TorchElastic
 from harness.engine.hf_config import check_config
 from harness.engine.instance import LiveRun, TorchInstance
@@ -59,7 +59,8 @@ class TorchEngine:
         require_gpu(experiment.hardware, "torch", on_cpu=self._config.device == "cpu")
         own = [each.own for each in experiment.placements if each.own is not None]
         check_models([*experiment.models.values(), *own])
-        self._check_attention([*experiment.models.values(), *own])
+        attention, device = self._config.attention, self._config.device
+        attention_choice.check_models(attention, device, [*experiment.models.values(), *own])
         if any(placement.gained_bytes for placement in experiment.placements):
             raise UsageError(
                 "engine=torch cannot stream layers from host memory in each iteration: choose "
@@ -93,16 +94,6 @@ class TorchEngine:
         if self._config.cluster == "local":
             return LocalLauncher(stack, experiment.run_dir)
         return ray_launcher(stack, experiment.hardware.num_nodes)
-
-    def _check_attention(self, models: Iterable[ModelSpec]) -> None:
-        """UsageError where the chosen kernels run neither here nor with these models."""
-        attention, device = self._config.attention, self._config.device
-        if attention == "vllm" and gpu_share_bytes(device, 1) is not None:
-            raise UsageError(
-                "engine.attention=vllm is for CPUs, and engine.device=auto takes this machine's "
-                "GPU: choose engine.device=cpu"
-            )
-        attention_choice.check_models(attention, models)
 
     def _dedicated(self, workers: Workers, experiment: Experiment) -> list[TorchInstance]:
         """An instance for each placement, which has its model for good."""
@@ -141,15 +132,6 @@ def check_models(models: Iterable[ModelSpec]) -> None:
     for spec in models:
         if spec.tp != 1:
             raise UsageError(f"model.tp={spec.tp} is not supported by engine=torch; valid: 1")
-        if spec.mlp_matrices != 3:
-            raise UsageError(
-                f"model={spec.name} has {spec.mlp_matrices} matrices in its MLP; engine=torch "
-                "runs gated MLPs (model.mlp_matrices=3) only"
-            )
-        if spec.kv_layers != spec.num_layers:
-            raise UsageError(
-                f"model={spec.name} has {spec.num_layers} layers and KV in {spec.kv_layers}; "
-                "engine=torch runs models with KV in every layer only"
-            )
+        require_llama(spec, "engine=torch runs")
         if spec.path is not None:
             check_config(spec, Path(spec.path))

@@ -10,7 +10,7 @@ import pytest
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.engine import attention_choice
-from harness.engine.engine import TorchEngine, check_models
+from harness.engine.engine import check_models
 from harness.errors import UsageError
 from tests.running import composed, model_spec
 
@@ -86,17 +86,13 @@ def test_attention_of_vllm_is_for_cpus_and_for_blocks_and_heads_of_some_sizes(
     attention_choice.check_choice("vllm", "cpu", 48)
     narrow = replace(model_spec("tiny-llama"), head_dim=48)
     with pytest.raises(UsageError, match=r"heads of width 48; engine\.attention=vllm takes 32, "):
-        attention_choice.check_models("vllm", [narrow])
-    attention_choice.check_models("auto", [narrow])
+        attention_choice.check_models("vllm", "cpu", [narrow])
+    attention_choice.check_models("auto", "cpu", [narrow])
 
 
 def test_attention_of_vllm_is_refused_where_auto_takes_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attention_choice, "vllm_folder", lambda: None)
-    node = plain(composed("engine=torch", "engine.attention=vllm").engine)
-    engine = build(node, "engine")
-    assert isinstance(engine, TorchEngine)
-    monkeypatch.setattr("harness.engine.engine.gpu_share_bytes", lambda device, num: 80 * 2**30)
+    monkeypatch.setattr(attention_choice, "gpu_share_bytes", lambda device, num: 80 * 2**30)
     with pytest.raises(UsageError, match=r"takes this machine's GPU: choose engine\.device=cpu"):
-        engine._check_attention([model_spec("tiny-llama")])
+        attention_choice.check_models("vllm", "auto", [model_spec("tiny-llama")])
