@@ -97,9 +97,7 @@ def serve(
             system = system_class(chosen, loop=loop, cluster=cluster)
             killed = [faults.Kill(instance=i, at_s=at_s) for i, at_s in kill]
             killed += [faults.Kill(host=i, at_s=at_s) for i, at_s in kill_hosts]
-            client = Client(
-                Client.Config(drain_s=drain_s), loop=loop, recorder=recorder, system=system
-            )
+            client = Client(drain_s, loop=loop, recorder=recorder, system=system)
             watch(system)
 
             async def main() -> None:

@@ -164,7 +164,7 @@ def play_all(
 def play(requests: Sequence[Request], cluster: Cluster, loop: Loop, recorder: Recorder) -> float:
     """Serves `requests`, whose records are there, and returns the seconds that they took."""
     policy: System = build(zoo.node("system/vllm.yaml"), "system", loop=loop, cluster=cluster)
-    client = Client(Client.Config(drain_s=600), loop=loop, recorder=recorder, system=policy)
+    client = Client(600, loop=loop, recorder=recorder, system=policy)
 
     async def main() -> float:
         loop.spawn(policy.serve(), name="system")

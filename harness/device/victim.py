@@ -6,25 +6,25 @@ from typing import Protocol
 
 
 class Victim(Protocol):
+    """Most need nothing of `expect` and `release`."""
+
     name: str
 
     def expect(self) -> None:
         """A fault is planned: this instance's death is the system's to deal with, if it can, and
         no failure of the engine."""
-        ...
+        return
 
     @property
     def alive(self) -> bool: ...
 
     def kill(self) -> None:
         """It dies now, as by SIGKILL; `alive` is false soon after."""
-        ...
 
     async def stall(self, for_s: float) -> bool:
         """It computes nothing for `for_s`, and then goes on. False: it did something meanwhile, or
         was dead."""
-        ...
 
     def release(self) -> None:
         """Ends a stall under way, if there is one: for a run that ends meanwhile."""
-        ...
+        return

@@ -24,8 +24,7 @@ class TorchPoolConfig(PoolConfig):
     def __post_init__(self) -> None:
         PoolConfig.__post_init__(self)
         at_least(self, 4096, "", "stage_buffer_bytes")
-        rate = self.link_bytes_per_s
-        require(rate is None or rate > 0, f"link_bytes_per_s={rate} must be above 0, or null")
+        positive(self, "", "link_bytes_per_s")
         slab, kv = self.host_slab_bytes, self.host_kv_bytes
         require(slab <= kv, f"host_slab_bytes={slab} is more than host_kv_bytes={kv}")
 

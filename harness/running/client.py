@@ -8,14 +8,13 @@ its own lag is measured. Knows nothing of how requests are served.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from mypy_extensions import mypyc_attr
 
 from harness.clock import Event, Loop
 from harness.records.record import Recorder
 from harness.request import Request
-from harness.running.client_config import ClientConfig
 
 
 class Server(Protocol):
@@ -53,13 +52,6 @@ class Player:
 
 
 class Client(Player):
-    Config: ClassVar = ClientConfig
-
-    def __init__(
-        self, config: ClientConfig, *, loop: Loop, recorder: Recorder, system: Server
-    ) -> None:
-        super().__init__(config.drain_s, loop=loop, recorder=recorder, system=system)
-
     async def play(self, requests: Sequence[Request]) -> None:
         """Sends `requests` (ordered by arrival) and returns when each has ended.
 

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
-from harness.configuration.checks import require
+from harness.configuration.checks import at_least, require
 from harness.device.victim import Victim
 from harness.elastic.cluster import ElasticCluster
 from harness.errors import UsageError
@@ -44,7 +44,7 @@ class Fault:
         require((at_s is None) != (after is None), f"{both}: one of the two is to be given")
         finite = at_s is None or (isfinite(at_s) and at_s >= 0)
         require(finite, f"at_s={at_s} must be a finite time of at least 0 s")
-        require(after is None or after >= 1, f"after_requests={after} must be at least 1")
+        at_least(self, 1, "", "after_requests")
         one = sum(each is not None for each in self._named().values()) == 1
         every = ", ".join(f"{key}={value}" for key, value in self._named().items())
         require(one, f"{every}: one of these is to be given")
@@ -59,16 +59,16 @@ class Fault:
     @property
     def planned(self) -> str:
         """In words."""
-        return self.whom_and_when
-
-    @property
-    def whom_and_when(self) -> str:
         after = f"after {self.after_requests} requests"
-        return f"{self.whom} {after if self.at_s is None else f'at {self.at_s:g} s'}"
+        return f"{self.whom} {after if self.at_s is None else f'at {self.at_s:g} s'}{self._how()}"
+
+    def _how(self) -> str:
+        return ""
 
 
 @dataclass(kw_only=True, slots=True)
 class Kill(Fault):
+    key: ClassVar = "kill"
     host: int | None = None  # a node, with its instances and what its memory holds, from 0
 
     def _named(self) -> dict[str, int | str | None]:
@@ -77,6 +77,7 @@ class Kill(Fault):
 
 @dataclass(kw_only=True, slots=True)
 class Stall(Fault):
+    key: ClassVar = "stall"
     link: int | None = None  # an instance, whose links carry nothing meanwhile
     for_s: float
     factor: float | None = None  # it goes on, so many times as slowly; None: it does nothing
@@ -88,10 +89,8 @@ class Stall(Fault):
         slower = self.factor is None or (isfinite(self.factor) and self.factor > 1)
         require(slower, f"factor={self.factor} must be a finite number above 1")
 
-    @property
-    def planned(self) -> str:
-        slower = "" if self.factor is None else f", {self.factor:g} times as slow"
-        return f"{self.whom_and_when}{slower}"
+    def _how(self) -> str:
+        return "" if self.factor is None else f", {self.factor:g} times as slow"
 
     def _named(self) -> dict[str, int | str | None]:
         return {"instance": self.instance, "link": self.link, "part": self.part}
@@ -115,17 +114,17 @@ class Faults:
     kill: list[Kill] = field(default_factory=list)
     stall: list[Stall] = field(default_factory=list)
 
-    def by_key(self) -> list[tuple[str, Kill | Stall]]:
-        """Every fault, with its key's name."""
-        return [*(("kill", each) for each in self.kill), *(("stall", each) for each in self.stall)]
+    @property
+    def every(self) -> list[Kill | Stall]:
+        return [*self.kill, *self.stall]
 
 
 def check(faults: Faults, schedule: Schedule, num_instances: int, *, ours: bool) -> None:
     """Raises UsageError for what cannot strike, before anything is started. `ours`: the instances
     are this harness's to kill."""
     end_s, total = float(schedule.arrival_s[-1]), len(schedule.arrival_s)
-    for key, fault in faults.by_key():
-        link = fault.link if isinstance(fault, Stall) else None
+    for fault in faults.every:
+        key, link = fault.key, fault.link if isinstance(fault, Stall) else None
         require(
             ours,
             f"faults.{key} strikes instances that this harness starts, and this engine has none: "
@@ -150,17 +149,15 @@ def striking(
     instances, by name. Stalled processes go on at the end, however it comes. UsageError where the
     cluster or the system cannot lose what is named."""
     strikes: list[Strike] = []
-    for key, fault in faults.by_key():
-        victim = _victim(key, fault, cluster, parts)
+    for fault in faults.every:
+        victim = _victim(fault, cluster, parts)
         victim.expect()
-        strikes.append(Strike(key, fault, victim, loop, recorder))
+        strikes.append(Strike(fault, victim, loop, recorder))
     hosts = {kill.host for kill in faults.kill if kill.host is not None}
-    all_of_them = (
-        bool(hosts) and cluster.elastic is not None and hosts >= set(cluster.elastic.hosts)
-    )
-    require(not all_of_them, f"faults.kill names all {len(hosts)} hosts: leave one")
+    known = set(cluster.elastic.hosts) if cluster.elastic is not None else set()
+    require(not hosts or known - hosts, f"faults.kill names all {len(hosts)} hosts: leave one")
     for strike in strikes:
-        loop.spawn(strike.run(), name=f"{strike.key} {strike.victim.name}")
+        loop.spawn(strike.run(), name=f"{strike.fault.key} {strike.victim.name}")
     try:
         yield
     finally:
@@ -168,15 +165,15 @@ def striking(
             strike.end()
 
 
-def _victim(key: str, fault: Kill | Stall, cluster: Cluster, parts: Mapping[str, Victim]) -> Victim:
+def _victim(fault: Kill | Stall, cluster: Cluster, parts: Mapping[str, Victim]) -> Victim:
     if fault.part is not None:
         valid = ", ".join(parts) or "none in this run"
-        require(fault.part in parts, f"faults.{key} names part {fault.part}; valid: {valid}")
+        require(fault.part in parts, f"faults.{fault.key} names part {fault.part}; valid: {valid}")
         return parts[fault.part]
     if isinstance(fault, Kill) and fault.host is not None:
         return Host(_with_hosts(cluster, fault.host), fault.host)
     if isinstance(fault, Stall) and fault.link is not None:
-        return Links(key, cluster, fault.link)
+        return Links(cluster, fault.link)
     require(cluster.victims, "faults strike instances of this host: choose engine.cluster=local")
     return cluster.victims[fault.instance or 0]
 
@@ -193,14 +190,11 @@ def _with_hosts(cluster: Cluster, host: int) -> ElasticCluster:
     return elastic
 
 
-class Host:
+class Host(Victim):
     """A node as a `Victim`, of kills alone."""
 
     def __init__(self, cluster: ElasticCluster, number: int) -> None:
         self.name, self._cluster, self._number = f"host {number}", cluster, number
-
-    def expect(self) -> None:
-        """Its system does."""
 
     @property
     def alive(self) -> bool:
@@ -212,25 +206,19 @@ class Host:
     async def stall(self, for_s: float) -> bool:
         raise UsageError(f"faults.stall: {self.name} cannot stall, only its instances can")
 
-    def release(self) -> None:
-        """Nothing of it stalls."""
 
-
-class Links:
+class Links(Victim):
     """The links of one instance as a `Victim`, of stalls alone."""
 
-    def __init__(self, key: str, cluster: Cluster, number: int) -> None:
+    def __init__(self, cluster: Cluster, number: int) -> None:
         elastic = cluster.elastic
         if elastic is None or not elastic.paced:
             raise UsageError(
-                f"faults.{key} names link {number}, but this run's links are not the harness's to "
+                f"faults.stall names link {number}, but this run's links are not the harness's to "
                 "stall; choose engine=sim or engine=torch_paced, and a system such as blitzscale"
             )
         self._elastic, self._instance = elastic, elastic.instances[number]
         self.name = f"links of {self._instance.name}"
-
-    def expect(self) -> None:
-        """Copies wait."""
 
     @property
     def alive(self) -> bool:
@@ -242,17 +230,12 @@ class Links:
     async def stall(self, for_s: float) -> bool:
         return await self._elastic.stall_links(self._instance, for_s)
 
-    def release(self) -> None:
-        """The links are the run's."""
-
 
 class Strike:
     """One fault: waits for its time, strikes, and puts into the run's events whether it did."""
 
-    def __init__(
-        self, key: str, fault: Kill | Stall, victim: Victim, loop: Loop, recorder: Recorder
-    ) -> None:
-        self.key, self.victim, self._fault = key, victim, fault
+    def __init__(self, fault: Kill | Stall, victim: Victim, loop: Loop, recorder: Recorder) -> None:
+        self.fault, self.victim = fault, victim
         self._loop, self._recorder = loop, recorder
         self._since_s: float | None = None  # None: it has not struck yet
         self._why_not = "the run ended before"
@@ -264,9 +247,9 @@ class Strike:
         if not self.victim.alive:
             self._why_not = "it was dead before"
             self._tell(struck=False)
-        elif isinstance(self._fault, Stall):
+        elif isinstance(self.fault, Stall):
             self._why_not = "the run ended in its midst"
-            struck = await self._fault.strike(self.victim, self._loop)
+            struck = await self.fault.strike(self.victim, self._loop)
             self._why_not = "it was not stopped all the time"
             self._tell(struck=struck)
         else:
@@ -274,9 +257,9 @@ class Strike:
             self.victim.kill()  # `end` looks whether it is dead: that may end the run at once
 
     async def _time(self) -> None:
-        after = self._fault.after_requests
+        after = self.fault.after_requests
         if after is None:
-            await self._loop.sleep_until(self._fault.at_s or 0.0)
+            await self._loop.sleep_until(self.fault.at_s or 0.0)
             return
         reached = Event(self._loop)
 
@@ -291,14 +274,14 @@ class Strike:
         """The run is over."""
         self.victim.release()
         if not self._told:
-            killed = self._since_s is not None and not isinstance(self._fault, Stall)
+            killed = self._since_s is not None and not isinstance(self.fault, Stall)
             self._tell(struck=killed and not self.victim.alive)
 
     def _tell(self, *, struck: bool) -> None:
         self._told = True
         now_s = self._loop.now
         start_s = now_s if self._since_s is None else self._since_s
-        fields: dict[str, Any] = {"fault": self.key, "planned": self._fault.planned}
+        fields: dict[str, Any] = {"fault": self.fault.key, "planned": self.fault.planned}
         fields |= {"struck": struck, "why_not": "" if struck else self._why_not}
-        end_s = now_s if self.key == "stall" else start_s
+        end_s = now_s if isinstance(self.fault, Stall) else start_s
         self._recorder.event("fault", self.victim.name, start_s, end_s, **fields)

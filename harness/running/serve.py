@@ -179,7 +179,7 @@ def _client(parts: Prepared, loop: Loop, recorder: Recorder, system: System) -> 
     if parts.schedule.sessions is not None:
         return SessionLoop(config.drain_s, **given)
     if config.concurrency is None:
-        return Client(config, **given)
+        return Client(config.drain_s, **given)
     return ClosedLoop(config.concurrency, config.drain_s, **given)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.configuration.checks import at_least, require
+from harness.configuration.checks import at_least, positive, require
 from harness.cost.hardware import Hardware
 from harness.cost.law import WHOLE, Part
 from harness.cost.model import CostModel
@@ -24,9 +24,7 @@ class SimPoolConfig(PoolConfig):
 
     def __post_init__(self) -> None:
         PoolConfig.__post_init__(self)
-        for name in ("pageable_bytes_per_s", "chunk_bytes"):
-            value = getattr(self, name)
-            require(value > 0, f"{name}={value} must be above 0")
+        positive(self, "", "pageable_bytes_per_s", "chunk_bytes")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -51,8 +49,7 @@ class SimConfig:
         for name in ("launch_overhead", "first_stage_constants", "memory_contention"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"engine.{name} must be in [0, 1], got {value}")
-        notice_s = self.loss_notice_s
-        require(notice_s >= 0, f"engine.loss_notice_s={notice_s} must be at least 0")
+        at_least(self, 0, "engine", "loss_notice_s")
 
     def cost(self, model: ModelSpec, hardware: Hardware, part: Part = WHOLE) -> CostModel:
         """What iterations of `model`, or of a part of it, take."""

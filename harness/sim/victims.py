@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.clock import Event, Loop
+from harness.device.victim import Victim
 from harness.errors import InstanceLost
 from harness.sim.compute import Compute
 from harness.sim.device import SimDevice
@@ -10,7 +11,7 @@ from harness.sim.fabric import SimFabric
 from harness.sim.instance import SimInstance
 
 
-class _Stalled:
+class _Stalled(Victim):
     """A stall takes the device's compute. The iteration under way ends first, and the next one
     begins `for_s` after it would have; copies go on."""
 
@@ -21,9 +22,6 @@ class _Stalled:
         before_s, until_s = self._compute.lent_s, self._loop.now + for_s
         await self._compute.attend(for_s)
         return self._compute.lent_s >= before_s + for_s and self._loop.now >= until_s
-
-    def release(self) -> None:
-        """Virtual time has ended with it."""
 
 
 class SimVictim(_Stalled):
@@ -65,9 +63,6 @@ class SimElasticVictim(_Stalled):
     def __init__(self, runner: SimInstance, loop: Loop, fabric: SimFabric) -> None:
         super().__init__(runner.name, loop, runner.compute)
         self._fabric = fabric
-
-    def expect(self) -> None:
-        """The fabric always does."""
 
     @property
     def alive(self) -> bool:

@@ -83,7 +83,7 @@ def simulate(num_requests: int, num_instances: int, kind: type[SimInstance]) -> 
         {"default": model}, instances, (), (), profile, recorder.completed, recorder.failed, ()
     )
     system = VllmSystem(VllmSystem.Config(**limits), loop=loop, cluster=cluster)
-    client = Client(Client.Config(drain_s=1e9), loop=loop, recorder=recorder, system=system)
+    client = Client(1e9, loop=loop, recorder=recorder, system=system)
 
     async def main() -> None:
         loop.spawn(system.serve(), name="system")

@@ -17,7 +17,7 @@ from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.placement import Demand, Placement
-from harness.running.client import Client
+from harness.running.client_config import ClientConfig
 from harness.running.prepare import KEYS, Prepared, prepare
 from tests.unit.workloads.texts import conversations, make_tokenizer, write_json
 
@@ -78,7 +78,7 @@ def composed(*overrides: str) -> DictConfig:
 def test_the_base_composes_and_has_only_known_keys() -> None:
     config = composed()
     assert set(config) <= set(KEYS)
-    typed(plain(config.client), Client.Config, "client")
+    typed(plain(config.client), ClientConfig, "client")
 
 
 @pytest.mark.parametrize("name", options("hardware"))

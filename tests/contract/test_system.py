@@ -66,7 +66,7 @@ def serve(
     )  # fmt: skip
     with parts.engine.start(experiment) as cluster:
         built = parts.system(parts.system_config, loop=loop, cluster=cluster)
-        client = Client(Client.Config(drain_s=300.0), loop=loop, recorder=recorder, system=built)
+        client = Client(300.0, loop=loop, recorder=recorder, system=built)
 
         async def main() -> None:
             loop.spawn(built.serve(), name="system")

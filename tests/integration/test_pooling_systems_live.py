@@ -86,7 +86,7 @@ def serve(
         node = composed(*overrides, "+workload=burstgpt").system
         loop, recorder = experiment.loop, experiment.recorder
         system = build(plain(node), "system", loop=loop, cluster=cluster)
-        client = Client(Client.Config(drain_s=180.0), loop=loop, recorder=recorder, system=system)
+        client = Client(180.0, loop=loop, recorder=recorder, system=system)
         watch(system)
 
         async def main() -> None:

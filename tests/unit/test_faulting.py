@@ -65,7 +65,7 @@ def test_every_case_names_faults_that_can_be_read() -> None:
     for words in found["faults"].values():
         for word in words:
             parsed = OmegaConf.from_dotlist([word]).faults
-            assert typed(OmegaConf.to_container(parsed), Faults, "faults").by_key()
+            assert typed(OmegaConf.to_container(parsed), Faults, "faults").every
     every = cases([], [])
     assert {case.system for case in every} == found["systems"].keys()
     for case in every:

@@ -77,7 +77,7 @@ def play(
         enable_prefix_caching=True,
     )
     system = VllmSystem(config, loop=loop, cluster=cluster)
-    client = Client(Client.Config(drain_s=1e6), loop=loop, recorder=recorder, system=system)
+    client = Client(1e6, loop=loop, recorder=recorder, system=system)
 
     async def main() -> None:
         loop.spawn(system.serve(), name="system")

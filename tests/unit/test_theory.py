@@ -66,7 +66,7 @@ def serve(
         {"m": MODEL}, instances, (), (), profile, recorder.completed, recorder.failed, ()
     )
     system = VllmSystem(config, loop=loop, cluster=cluster)
-    client = Client(Client.Config(drain_s=1e9), loop=loop, recorder=recorder, system=system)
+    client = Client(1e9, loop=loop, recorder=recorder, system=system)
 
     async def main() -> None:
         loop.spawn(system.serve(), name="system")

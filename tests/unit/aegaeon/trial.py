@@ -92,9 +92,7 @@ class Trial:
         """Serves `requests` to the end, or to the time `until`, when everything dies."""
 
         async def story(loop: Loop) -> None:
-            client = Client(
-                Client.Config(drain_s=600), loop=loop, recorder=self.recorder, system=self.system
-            )
+            client = Client(600, loop=loop, recorder=self.recorder, system=self.system)
             if until is None:
                 await client.play(requests)
             else:
