@@ -20,7 +20,7 @@ receive is striped: as many bytes for each, side by side, at the rate of the slo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import chain, count
 from math import ceil, isclose
@@ -76,7 +76,7 @@ class Network:
     def __init__(self, loop: Loop, topology: Topology) -> None:
         self._loop = loop
         self._topology = topology
-        self._fluid = Fluid(loop)
+        self.fluid = Fluid(loop)
         self._channels: dict[tuple[Place, Place, str], _Channel] = {}
         self._order = count()
 
@@ -89,7 +89,6 @@ class Network:
         stream: str = "",
         priority: int = 0,
         chunk_bytes: int | None = None,
-        on_chunk: Callable[[int], None] | None = None,
         pace: Link | None = None,
         stops: tuple[Event, ...] = (),
     ) -> bool:
@@ -97,29 +96,25 @@ class Network:
 
         Transfers of different streams do not wait for each other; they share the links. A higher
         `priority` goes first. With `chunk_bytes` the transfer is that many bytes a message, and
-        gives way between them. `on_chunk` is called as each message arrives, with the number of
-        bytes that have arrived so far. `pace` is crossed too: what the sender's own work leaves of
+        gives way between them. `pace` is crossed too: what the sender's own work leaves of
         the links' rate. False: one of `stops` was set before, which breaks off the message
         under way.
         """
-        if num_bytes < 1 or (chunk_bytes is not None and chunk_bytes < 1):
-            raise ValueError(
-                f"a transfer and its chunks need a byte at least, got {num_bytes} and {chunk_bytes}"
-            )
+        assert num_bytes >= 1, num_bytes
+        assert chunk_bytes is None or chunk_bytes >= 1, chunk_bytes
         channel = self._channel(src, dst, stream)
         rank = (-priority, next(self._order))
         arrived = 0
         while arrived < num_bytes:
             size = min(chunk_bytes or num_bytes, num_bytes - arrived)
-            self._hasten(channel, priority)
+            if channel.flow is not None and channel.flow.priority < priority:
+                self.fluid.set_priority(channel.flow, priority)  # not slower than who waits for it
             await channel.enter(rank)
             sent = await self._send(channel, size, priority, pace, stops)
             channel.leave()
             if not sent:
                 break
             arrived += size
-            if on_chunk is not None:
-                on_chunk(arrived)
         channel.admit()
         return arrived == num_bytes
 
@@ -142,11 +137,11 @@ class Network:
         await channel.enter((0, next(self._order)))
         if channel.path.latency_s > 0:
             await self._loop.sleep(channel.path.latency_s)
-        channel.flow = flow = self._fluid.start(channel.path.links, num_bytes, 0)
+        channel.flow = flow = self.fluid.start(channel.path.links, num_bytes, 0)
         await self._loop.wait(flow.done, stop)
         if not flow.done.is_set:
             chunks = max(1, ceil(flow.sent_bytes(self._loop.now) / chunk_bytes))
-            self._fluid.cut(flow, min(num_bytes, chunks * chunk_bytes))
+            self.fluid.cut(flow, min(num_bytes, chunks * chunk_bytes))
             await self._loop.wait(flow.done)
         channel.flow = None
         channel.leave()
@@ -159,28 +154,20 @@ class Network:
         """Has something of the highest priority fill the own links of `devices` to and from
         `others` for `for_s`. False: something else crossed them."""
         links = [link for each in devices for link in self._topology.ports(each, others)]
-        before = [self.carried_bytes(link) for link in links]
+        before = [self.fluid.carried_bytes(link) for link in links]
         sizes = [ceil(for_s * link.bytes_per_s) for link in links]
         sent = zip(links, sizes, strict=True)
-        for flow in [self._fluid.start((link,), size, STALL) for link, size in sent]:
+        for flow in [self.fluid.start((link,), size, STALL) for link, size in sent]:
             await self._loop.wait(flow.done)
-        crossed = [self.carried_bytes(link) - was for link, was in zip(links, before, strict=True)]
-        return all(isclose(*each) for each in zip(crossed, sizes, strict=True))
+        after = [self.fluid.carried_bytes(link) for link in links]
+        return all(isclose(b - a, size) for a, b, size in zip(before, after, sizes, strict=True))
 
     def path(self, src: Place, dst: Place) -> Path:
         return self._channel(src, dst, "").path
 
-    def busy(self, links: tuple[Link, ...]) -> bool:
-        """Whether a message is on one of `links` now."""
-        return self._fluid.busy(links)
-
     def taken(self, src: Place, dst: Place, stream: str) -> bool:
         """Whether a transfer of `stream` from `src` to `dst` would have to wait for its turn."""
         return self._channel(src, dst, stream).taken
-
-    def carried_bytes(self, link: Link) -> float:
-        """What has crossed `link` so far."""
-        return self._fluid.carried_bytes(link)
 
     async def _send(
         self,
@@ -197,20 +184,15 @@ class Network:
             await self._loop.sleep(channel.path.latency_s)
         urgency = channel.at_least(priority)
         links = channel.path.links if pace is None else (*channel.path.links, pace)
-        channel.flow = self._fluid.start(links, num_bytes, urgency)
+        channel.flow = self.fluid.start(links, num_bytes, urgency)
         flow = channel.flow
         await self._loop.wait(flow.done, *stops)
         whole = flow.done.is_set
         if not whole:
-            self._fluid.cut(flow, ceil(flow.sent_bytes(self._loop.now)))
+            self.fluid.cut(flow, ceil(flow.sent_bytes(self._loop.now)))
             await self._loop.wait(flow.done)
         channel.flow = None
         return whole
-
-    def _hasten(self, channel: _Channel, priority: int) -> None:
-        """Has the message under way not be slower than one that comes to wait for it."""
-        if channel.flow is not None and channel.flow.priority < priority:
-            self._fluid.set_priority(channel.flow, priority)
 
     def _channel(self, src: Place, dst: Place, stream: str) -> _Channel:
         channel = self._channels.get((src, dst, stream))

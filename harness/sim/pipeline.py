@@ -23,7 +23,6 @@ from harness.device.location import Place
 from harness.device.topology import Path
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.pipeline import Stage, StagedBatch, remote_attention_bytes
-from harness.errors import RunError
 from harness.records.record import Recorder, Segment
 from harness.request import Batch
 from harness.sim.compute import Compute, through
@@ -180,7 +179,7 @@ class SimPipeline:
         """Whether others' messages are on the hop after a stage, or about to be."""
         network = self._fabric.network
         links = self._hop(position).links
-        return network.busy(links) or network.taken(*self._ends(position), IN_TURN)
+        return network.fluid.busy(links) or network.taken(*self._ends(position), IN_TURN)
 
     def _ends(self, position: int) -> tuple[Place, Place]:
         (source, _), (target, _) = (
@@ -249,6 +248,5 @@ def stamp(batch: Batch, start_s: float, name: str, loop: Loop, recorder: Recorde
 
 def compute_of(instance: ElasticInstance) -> Compute:
     runner = instance.runner
-    if not isinstance(runner, SimInstance):
-        raise RunError(f"{instance.name} is no simulated instance")
+    assert isinstance(runner, SimInstance), instance.name
     return runner.compute

@@ -20,13 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 JUDGED = ("harness", "systems", "workloads")
 BESIDE = ("plots", "docs", "tests/benchmarks")  # their uses count: users and the Makefile run them
 TEXTS = ("conf/**/*.yaml", "Makefile", "pyproject.toml")
-ALLOWED = {  # what a library calls; and counters by which tests find bytes that a network lost
+ALLOWED = {  # what a library calls
     "harness.compiled:Finder.find_spec": "importlib",
     "harness.drivers.connections:Connection.connection_made": "asyncio",
     "harness.drivers.connections:Connection.data_received": "asyncio",
     "harness.drivers.exchange:Exchange.on_*": "httptools",
     "harness.experiments.sweep:SweepTable.on_multirun_*": "hydra",
-    "harness.sim.network:Network.carried_bytes": "tests",
     "systems.aqua.plugin.connector:AquaConnector.*": "vLLM",
     "systems.aqua.plugin.counters:Count*.*": "vLLM",
     "systems.aqua.plugin.scheduler:AquaScheduler.*": "vLLM",

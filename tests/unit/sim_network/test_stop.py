@@ -59,10 +59,10 @@ def _play(
         for i, send in enumerate(rivals):
             loop.spawn(rival(send), name=f"rival {i}")
         if stop_s is None:
-            await network.transfer(
-                FROM, TO, num_bytes, stream="it", chunk_bytes=chunk_bytes,
-                on_chunk=lambda arrived: times.append(loop.now),
-            )  # fmt: skip
+            for at in range(0, num_bytes, chunk_bytes):
+                size = min(chunk_bytes, num_bytes - at)
+                await network.transfer(FROM, TO, size, stream="it")
+                times.append(loop.now)
             return True
         loop.spawn(stopper(stop_s), name="stopper")
         complete = await network.transfer_until(

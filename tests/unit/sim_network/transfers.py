@@ -67,7 +67,7 @@ def run_watched(
     seen: list[dict[Link, float]] = []
 
     def carried() -> dict[Link, float]:
-        return {link: network.carried_bytes(link) for link in links}
+        return {link: network.fluid.carried_bytes(link) for link in links}
 
     async def one(i: int, send: Send) -> None:
         await loop.sleep_until(send.start_s)
