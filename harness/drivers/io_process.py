@@ -28,9 +28,8 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from harness.clock import SWITCH_INTERVAL_S, WallLoop
-from harness.drivers.exchange import Listener, Order
+from harness.drivers.exchange import Line, Listener, Order
 from harness.drivers.io_thread import IoThread, Lateness
-from harness.drivers.line import Line
 from harness.errors import RunError
 
 BATCH_S = 0.005  # for which stamps are gathered

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from harness.clock import WallLoop
 from harness.drivers.counters import counters
 from harness.drivers.engine_metrics import scraping
+from harness.drivers.exchange import Line
 from harness.drivers.http_endpoint import HttpEndpoint
 from harness.drivers.io_process import FarLine, Io
 from harness.drivers.io_thread import IoThread, record_lateness
-from harness.drivers.line import Line
 from harness.engine_api import Experiment
 from harness.errors import RunError
 

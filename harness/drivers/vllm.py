@@ -21,9 +21,9 @@ from harness.cluster import Cluster
 from harness.configuration.checkpoint import check_checkpoint
 from harness.configuration.checks import positive
 from harness.device.processes import Processes
-from harness.drivers import vllm_command, vllm_plugin
+from harness.drivers import vllm_command
 from harness.drivers.body import Bodies, completion_body
-from harness.drivers.counters import counters
+from harness.drivers.counters import counters, require_active, since
 from harness.drivers.fleet import fail, running, watch
 from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_process import input_output
@@ -43,6 +43,10 @@ REQUEST_FIELDS = {
     "ignore_eos": True,
     "stream_options": {"include_usage": True, "continuous_usage_stats": True},
 }
+SCHEDULER_KEYS = (  # that are read back; scheduler_cls null: vLLM's own
+    "max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "async_scheduling",
+    "scheduler_cls",
+)  # fmt: skip
 JSON = {"Content-Type": "application/json"}
 WARMUP_PROMPT_TOKENS = 32
 WARMUP_OUTPUT_TOKENS = 8
@@ -194,11 +198,11 @@ def _counted(
     for server in servers:
         found = counters(server.url, plugin.counters, {})
         named = resolved["servers"][server.name]["scheduler_cls"]
-        vllm_plugin.require_active(plugin, server.name, named, found)
+        require_active(plugin, server.name, named, found)
         before.append(found)
     yield
     for server, then in zip(servers, before, strict=True):
-        grown = vllm_plugin.since(counters(server.url, plugin.counters, {}), then)
+        grown = since(counters(server.url, plugin.counters, {}), then)
         now_s = experiment.loop.now
         experiment.recorder.event("server_paging", server.name, 0.0, now_s, **grown)
 
@@ -240,12 +244,8 @@ def _resolved(servers: list[Server], experiment: Experiment, served: list[str]) 
             "model": name,
             "num_kv_blocks": cache["num_gpu_blocks"],
             "block_tokens": cache["block_size"],
-            "max_num_seqs": scheduler["max_num_seqs"],
-            "max_num_batched_tokens": scheduler["max_num_batched_tokens"],
-            "enable_chunked_prefill": scheduler["enable_chunked_prefill"],
+            **{key: scheduler[key] for key in SCHEDULER_KEYS},
             "enable_prefix_caching": cache["enable_prefix_caching"],
-            "async_scheduling": scheduler["async_scheduling"],
-            "scheduler_cls": scheduler["scheduler_cls"],  # None: vLLM's own
             "max_model_len": config["model_config"]["max_model_len"],
             "dtype": config["model_config"]["dtype"].removeprefix("torch."),
             "device": config["device_config"]["device"],

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.drivers.counters import parse_counters
-from harness.drivers.vllm_plugin import require_active, since
+from harness.drivers.counters import parse_counters, require_active, since
 from harness.errors import RunError
 from harness.records.device_events import summarise_events
 from harness.system import ServerPlugin
