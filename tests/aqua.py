@@ -9,7 +9,7 @@ from harness.clock import Event
 from harness.cluster import Cluster
 from harness.configuration.config import build
 from harness.configuration.options import plain
-from harness.elastic.kv_store import KvStore
+from harness.elastic.kv_region import KvStore
 from harness.request import Request, Segments
 from harness.running.testbed import Bed
 from systems.aqua.system import Aqua

@@ -28,6 +28,10 @@ class Location(NamedTuple):
         device = str(self.device) if self.medium is Medium.HBM else ""
         return f"node{self.node}/{self.medium.value}{device}"
 
+    def file(self, what: str) -> str:
+        """The name of the file that has `what` there: a model's weights, or KV (`kv`)."""
+        return f"{self.medium.value}{self.node}:{what}"
+
 
 # A tuple: several that act as one, the devices of a tensor-parallel group.
 Place = Location | tuple[Location, ...]

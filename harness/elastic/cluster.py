@@ -18,7 +18,7 @@ from harness.elastic.host_copies import HostCopies
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.kv_directory import Holder
 from harness.elastic.kv_moves import KvMover, KvRoute
-from harness.elastic.kv_store import KvStore
+from harness.elastic.kv_region import KvStore
 from harness.elastic.layerwise import LayerPass, LayerwiseBatch, LayerwiseExecutor
 from harness.elastic.page_tables import KvCopy
 from harness.elastic.pipeline import Pipeline, PipelineExecutor, Stage, check_stages
@@ -41,13 +41,12 @@ class Executors(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Lent:
-    """A lease of KV memory. `at`: its bytes on each of the lender's devices. `num_parts`: stores in
-    them."""
+    """A lease of KV memory, of one store or several. `at`: its bytes on each of the lender's
+    devices."""
 
     lender: ElasticInstance
     at: range
     since_s: float
-    num_parts: int
 
 
 class ElasticCluster:
@@ -201,7 +200,7 @@ class ElasticCluster:
             own = name if len(parts) == 1 else f"{name} of device {devices.start}"
             memory = lender.memory.part(devices)
             stores.append(KvStore(own, memory, at, model, self._fabric))
-        lent = Lent(lender, at, self._loop.now, len(stores))
+        lent = Lent(lender, at, self._loop.now)
         self._leases.update(dict.fromkeys(stores, lent))
         return stores
 
@@ -222,8 +221,7 @@ class ElasticCluster:
         if store.kv.held:
             raise RunError(f"{store.name} is reclaimed with KV of {len(store.kv.held)} requests")
         lent = self._leases.pop(store)
-        lent.num_parts -= 1
-        if lent.num_parts:
+        if lent in self._leases.values():
             return
         self._end_lease(lent)
         if lent.lender.lost is None:
@@ -239,7 +237,7 @@ class ElasticCluster:
         part), from `at_bytes` on: stores of one node must not overlap."""
         if node not in self.hosts:
             raise UsageError(f"node {node} is not of this cluster; valid: {sorted(self.hosts)}")
-        memory = Memory(f"dram{node}:kv", dram(node))
+        memory = Memory(dram(node).file("kv"), dram(node))
         at = range(at_bytes, at_bytes + num_bytes)
         return KvStore(f"DRAM of node {node}", memory, at, model, self._fabric)
 

@@ -86,7 +86,7 @@ class HostCopies:
 
     def memory(self, model: str) -> Memory:
         """The memory of the copy, as a source of `ElasticInstance.load`."""
-        return Memory(f"dram{self.node}:{model}", dram(self.node))
+        return Memory(dram(self.node).file(model), dram(self.node))
 
     def source(self, model: str) -> Memory:
         """The copy. UsageError: there is none."""
@@ -96,4 +96,4 @@ class HostCopies:
 
     def disk(self, model: str) -> Memory:
         """The model on this node's SSD."""
-        return Memory(f"ssd{self.node}:{model}", ssd(self.node))
+        return Memory(ssd(self.node).file(model), ssd(self.node))

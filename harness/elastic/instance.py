@@ -44,10 +44,10 @@ class Runner(Protocol):
 
 class ElasticInstance:
     """An instance whose layers come and go. `resident`: layers whose weights are here from the
-    start."""
+    start; None: all."""
 
     def __init__(
-        self, memory: Memory, layout: DeviceLayout, shared: Shared, resident: range
+        self, memory: Memory, layout: DeviceLayout, shared: Shared, resident: range | None
     ) -> None:
         self.name, self.memory = memory.name, memory
         self.model, self.layout = layout.spec, layout
@@ -61,7 +61,7 @@ class ElasticInstance:
         self._loading = set[int]()
         self.gone = Event(self._loop)  # set once it is lost
         self._running: dict[RunningBatch, None] = {}
-        for layer in resident:
+        for layer in self._here if resident is None else resident:
             self._here[layer].set()
 
     @property
@@ -79,10 +79,12 @@ class ElasticInstance:
             return None
         return Arriving([self._here[k] for k in layers], [self.gone])
 
-    def not_to_come(self, layers: range) -> list[int]:
-        """Which of `layers` are not here, and are loaded by nobody."""
+    def check_layers(self, layers: range) -> None:
+        """RunError where some of `layers` are not here, and are loaded by nobody."""
         here, loading = self._here, self._loading
-        return [layer for layer in layers if not (here[layer].is_set or layer in loading)]
+        missing = [layer for layer in layers if not (here[layer].is_set or layer in loading)]
+        if missing:
+            raise RunError(f"{self.name}: a batch needs layers that are not here: {missing}")
 
     # Running batches
 
@@ -100,8 +102,7 @@ class ElasticInstance:
         waiting for the next."""
         self.check_alive()
         every = range(self.model.num_layers)
-        if missing := self.not_to_come(every):
-            raise RunError(f"{self.name}: execute needs all layers; not loaded: {missing}")
+        self.check_layers(every)
         self._check_kv(batch.requests)
         running = await self.begin(batch.requests)
         try:

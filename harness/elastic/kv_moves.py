@@ -146,18 +146,17 @@ def _rest(asked: dict[Request, int], whole: Sequence[KvCopy], route: KvRoute) ->
     source, target, groups = route
     rest: list[KvCopy] = []
     for request, _, gone in whole:
-        held, here = asked[request], source.kv.held.get(request.request_id)
+        here = source.kv.held.get(request.request_id)
         alive = here is not None and set(groups) <= set(source.kv.groups[request.request_id])
         restarted = alive and request.computed_tokens < len(gone) * source.kv.block_tokens
         if alive and not restarted and here is not None:
-            if target.kv.held[request.request_id] == here:
+            fits = target.kv.held[request.request_id] == here
+            if not fits:
+                target.kv.give_up(request, groups)
+                fits = target.kv.accept(request, here, groups)
+            if fits:
                 rest.append(KvCopy(request, request, range(len(gone), here)))
                 continue
-            target.kv.give_up(request, groups)
-            if target.kv.accept(request, here, groups):
-                rest.append(KvCopy(request, request, range(len(gone), here)))
-                continue
-            assert target.kv.accept(request, held, groups)
         target.kv.give_up(request, groups)
         del asked[request]
     return rest

@@ -103,7 +103,8 @@ class Pipeline(BaseInstance):
                 instance.join(running)
             self._begin(batch, max_steps)
             self._running = False  # others may run beside it
-            self._check_layers()
+            for instance, layers in self.stages:
+                instance.check_layers(layers)
             steps, grown = self._steps(batch, max_steps, stop)
             remote = self._remote(strays)
             staged = StagedBatch(batch, steps, self.stages, remote, needed)
@@ -129,13 +130,6 @@ class Pipeline(BaseInstance):
     def evict(self, request: Request) -> None:
         self._directory.check_evictable(request)
         super().evict(request)
-
-    def _check_layers(self) -> None:
-        for instance, layers in self.stages:
-            if missing := instance.not_to_come(layers):
-                raise RunError(
-                    f"{instance.name}: a batch needs layers that are not here: {missing}"
-                )
 
     def _needed(self, strays: Sequence[Request]) -> list[ElasticInstance]:
         """Every instance that a batch needs: stages, and holders of the KV of its `strays`, the
@@ -168,19 +162,15 @@ def check_stages(stages: Sequence[Stage]) -> None:
     if not stages:
         raise UsageError("a pipeline needs a stage at least")
     model = stages[0][0].model
-    expected = 0
     if len({id(instance) for instance, _ in stages}) < len(stages):
         raise UsageError("an instance can be one stage of a pipeline only")
-    for instance, layers in stages:
+    for instance, _ in stages:
         if instance.model.name != model.name:
             raise UsageError(f"{instance.name} has {instance.model.name}, not {model.name}")
-        if layers.start != expected or layers.stop <= layers.start:
-            raise UsageError(
-                f"stages of model {model.name} must hold layers 0 to {model.num_layers - 1} in "
-                f"order, but {instance.name} has [{layers.start}, {layers.stop}) after {expected}"
-            )
-        expected = layers.stop
-    if expected != model.num_layers:
+    held = [layer for _, layers in stages for layer in layers]
+    if held != [*range(model.num_layers)] or not all(layers for _, layers in stages):
+        told = ", ".join(f"[{layers.start}, {layers.stop})" for _, layers in stages)
         raise UsageError(
-            f"stages end at layer {expected}, but model {model.name} has {model.num_layers}"
+            f"stages of model {model.name} must hold layers 0 to {model.num_layers - 1} in order, "
+            f"but hold {told}"
         )

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from harness.clock import Event, WallLoop
 from harness.cost.profile import HardwareProfile
-from harness.device.location import Location
+from harness.device.location import Location, dram
 from harness.engine.block_tables import SlabTables
 from harness.engine.commands import Commands
-from harness.engine.host_memory import HostMemory, kv_file
+from harness.engine.host_memory import HostMemory
 from harness.engine.instance import LiveRun, TorchInstance
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
@@ -52,13 +52,8 @@ class TorchDevice:
     def _lose(self, error: RunError) -> None:
         self.on_lost(InstanceLost(self.name, first_line(error)))
 
-    @property
-    def pid(self) -> int:
-        """The worker's process id."""
-        return self._worker.pid
-
     def pids(self) -> list[int]:
-        return [self.pid]
+        return self._worker.pids()
 
     @property
     def tokens(self) -> dict[int, list[int]]:
@@ -131,7 +126,7 @@ class TorchDevice:
     async def _copy(self, op: str, copy: KvCopy) -> None:
         block_bytes = self._models[copy.model].kv_bytes_per_token * self._plan.block_tokens
         blocks = block_bytes, list(copy.device_offsets), list(copy.host_offsets)
-        far = None if copy.node == self.node else kv_file(copy.node)
+        far = None if copy.node == self.node else dram(copy.node).file("kv")
         await self._commands.call({"op": op, "stream": op, "blocks": blocks, "far": far})
 
     async def _beside(self, function: Callable[[], object]) -> None:

@@ -131,12 +131,13 @@ class TorchElastic:
 
     def _setup(self, index: int, placement: Placement, instance: ElasticInstance) -> dict[str, Any]:
         first = [p.model for p in self._experiment.placements].index(placement.model) == index
-        layout = instance.layout
+        layout, end = instance.layout, f":{instance.model.name}"
+        copies = [name for files in self._files for name in files if name.endswith(end)]
         return {
             "memory": "elastic", "name": instance.name, "spec": layout.spec,
             "layout": (layout.memory_bytes, layout.block_tokens, layout.page_layers),
             "resident": sorted(instance.resident),
-            "write": self._weight_files(instance.model.name) if first else [],
+            "write": copies if first else [],
             "num_links": len(self._fabric.links),
         }  # fmt: skip
 
@@ -152,9 +153,8 @@ class TorchElastic:
         if config.num_kv_blocks is not None:
             memory_bytes = memory_for_blocks(model, config.block_tokens, config.num_kv_blocks)
         layout = DeviceLayout(model, memory_bytes, config.block_tokens, elastic.page_layers)
-        resident = range(model.num_layers) if elastic.resident is None else elastic.resident
         memory = Memory(name, self._place(placement))
-        return ElasticInstance(memory, layout, self._shared, resident)
+        return ElasticInstance(memory, layout, self._shared, elastic.resident)
 
     def _place(self, placement: Placement) -> Location:
         per_node = self._experiment.hardware.devices_per_node
@@ -171,11 +171,8 @@ class TorchElastic:
         """Each node's copy of each model in DRAM and on SSD, and its KV in DRAM."""
         models = {spec.name for spec in self._experiment.models.values()}
         return [
-            {f"dram{node}:kv": self._config.elastic.host_kv_bytes}
-            | {f"dram{node}:{name}": 0 for name in models}
-            | {f"ssd{node}:{name}": None for name in models}
+            {dram(node).file("kv"): self._config.elastic.host_kv_bytes}
+            | {dram(node).file(name): 0 for name in models}
+            | {ssd(node).file(name): None for name in models}
             for node in range(self._experiment.hardware.num_nodes)
         ]
-
-    def _weight_files(self, model: str) -> list[str]:
-        return [name for files in self._files for name in files if name.endswith(f":{model}")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.device.location import Location, Medium
+from harness.device.location import Location, dram, ssd
 from harness.engine.launcher import Launcher
 from harness.model_spec import ModelSpec
 from harness.pooled.host import ModelCache
@@ -31,42 +31,28 @@ class HostMemory:
         self._on_ssd = len(warm) < len(models)
         files: list[dict[str, int | None]] = []
         for node in range(num_nodes):
-            files.append({kv_file(node): config.host_kv_bytes})
-            files[-1] |= {_in_dram(node, name): spec.weight_bytes for name, spec in models.items()}
+            memory, disk = dram(node), ssd(node)
+            files.append({memory.file("kv"): config.host_kv_bytes})
+            files[-1] |= {memory.file(name): spec.weight_bytes for name, spec in models.items()}
             if self._on_ssd:
-                files[-1] |= {_on_ssd(node, name): None for name in models}
+                files[-1] |= {disk.file(name): None for name in models}
         launcher.open(files, {})
 
     def first_copies(self, model: str) -> list[str]:
         """The files that are to have the weights from the start."""
         nodes = range(len(self._cached))
-        on_ssd = [_on_ssd(node, model) for node in nodes if self._on_ssd]
-        return on_ssd + [_in_dram(node, model) for node in nodes if model in self._cached[node]]
+        on_ssd = [ssd(node).file(model) for node in nodes if self._on_ssd]
+        return on_ssd + [dram(node).file(model) for node in nodes if model in self._cached[node]]
 
     def source(self, model: str, place: Location) -> tuple[str, str | None]:
         """The file to read `model` from, and the one in the cache to fill with it meanwhile.
 
         A model is read from the SSD until another load has filled its place in the cache.
         """
-        in_dram = _in_dram(place.node, model)
         if model not in self._cached[place.node]:
-            return _on_ssd(place.node, model), in_dram
-        if place.medium is Medium.DRAM:
-            return in_dram, None
-        return _on_ssd(place.node, model), None
+            return ssd(place.node).file(model), dram(place.node).file(model)
+        return place.file(model), None
 
     def filled(self, model: str, node: int) -> None:
         """A load has gone through the node's cache."""
         self._cached[node].add(model)
-
-
-def kv_file(node: int) -> str:
-    return f"dram{node}:kv"
-
-
-def _in_dram(node: int, model: str) -> str:
-    return f"dram{node}:{model}"
-
-
-def _on_ssd(node: int, model: str) -> str:
-    return f"ssd{node}:{model}"

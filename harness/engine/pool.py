@@ -10,11 +10,12 @@ from typing import Any
 
 from harness.cluster import Cluster
 from harness.cost.profile import HardwareProfile, TimeScale
+from harness.device.location import dram
 from harness.device.processes import Processes
 from harness.engine.config import TorchConfig
 from harness.engine.device import TorchDevice
 from harness.engine.device_share import gpu_share_bytes
-from harness.engine.host_memory import HostMemory, kv_file
+from harness.engine.host_memory import HostMemory
 from harness.engine.transport import Header
 from harness.engine.warm_speed import time_scale
 from harness.engine.worker_process import WorkerProcess, side_by_side
@@ -83,7 +84,7 @@ class TorchPool:
         setup = {
             "memory": "pooled", "models": dict(self._models), "plan": self._plan,
             "write": {name: self._memory.first_copies(name) for name in mine},
-            "kv_file": kv_file(self._workers.nodes[index]), "time": not anew,
+            "kv_file": dram(self._workers.nodes[index]).file("kv"), "time": not anew,
             "nic_bytes_per_s": self._experiment.hardware.nic_bytes_per_s,
         }  # fmt: skip
         return self._workers.start(index, setup)

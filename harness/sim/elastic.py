@@ -60,8 +60,7 @@ class SimElastic:
         )
         places = [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices]
         memory = Memory(name, places[0] if len(places) == 1 else tuple(places))
-        resident = range(model.num_layers) if elastic.resident is None else elastic.resident
-        instance = ElasticInstance(memory, layout, shared, resident)
+        instance = ElasticInstance(memory, layout, shared, elastic.resident)
         cost = partial(config.cost, model, hardware)
         runner = SimInstance(name, model, instance.kv, cost(), self._loop, self._recorder)
         runner.died = partial(self.fabric.require, name)

@@ -13,7 +13,7 @@ from harness.elastic.cluster import ElasticCluster
 from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.kv_directory import Holder
-from harness.elastic.kv_store import KvStore
+from harness.elastic.kv_region import KvStore
 from harness.elastic.page_tables import KvCopy
 from harness.errors import InstanceLost, RunError
 from harness.request import Request

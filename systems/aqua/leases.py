@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from harness.clock import Loop
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.kv_store import KvStore
+from harness.elastic.kv_region import KvStore
 from harness.errors import InstanceLost
 from systems.aqua.coordinator.client import CoordinatorClient
 from systems.aqua.coordinator.ledger import GONE, Refused

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.kv_store import KvStore
+from harness.elastic.kv_region import KvStore
 from systems.aqua.coordinator.client import CoordinatorClient
 from systems.aqua.leases import Allocated, Leases
 

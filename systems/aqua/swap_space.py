@@ -16,7 +16,7 @@ from itertools import count
 
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.kv_store import KvStore
+from harness.elastic.kv_region import KvStore
 from harness.request import Request
 from systems.aqua.config import AquaConfig
 from systems.aqua.copies import PagingCopies, block_bytes, said

@@ -19,7 +19,7 @@ from harness.cost.hardware import Hardware
 from harness.device.processes import Processes
 from harness.device.victim import Victim
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.kv_store import KvStore
+from harness.elastic.kv_region import KvStore
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement
 from harness.request import Request

@@ -112,7 +112,7 @@ def test_a_batch_goes_on_with_the_next_load(bed: Beds, engine: str) -> None:
             stop.set()
             while late.kv.num_pages == pages:
                 await made.loop.sleep(0.001)
-            with pytest.raises(RunError, match="not loaded: \\[2, 3\\]"):
+            with pytest.raises(RunError, match="not here: \\[2, 3\\]"):
                 await late.execute(Batch(chunks=[(request, 1)]))
             assert not first.done
             assert await late.load(range(2, DEPTH), full)

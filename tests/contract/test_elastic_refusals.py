@@ -15,9 +15,9 @@ DEPTH = 4  # layers of tiny-llama
 @pytest.mark.parametrize(
     ("stages", "says"),
     [
-        ([(0, range(1)), (1, range(2, DEPTH))], r"has \[2, 4\) after 1"),
-        ([(0, range(2)), (1, range(1, DEPTH))], r"has \[1, 4\) after 2"),
-        ([(0, range(2)), (1, range(2, 3))], "stages end at layer 3, but model tiny-llama has 4"),
+        ([(0, range(1)), (1, range(2, DEPTH))], r"but hold \[0, 1\), \[2, 4\)"),
+        ([(0, range(2)), (1, range(1, DEPTH))], r"but hold \[0, 2\), \[1, 4\)"),
+        ([(0, range(2)), (1, range(2, 3))], r"layers 0 to 3 in order, but hold \[0, 2\), \[2, 3\)"),
         ([(0, range(2)), (0, range(2, DEPTH))], "one stage of a pipeline only"),
         ([], "needs a stage at least"),
     ],

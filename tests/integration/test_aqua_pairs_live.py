@@ -10,7 +10,7 @@ import pytest
 
 from harness.device.location import dram
 from harness.elastic.fabric import Memory, Sending, Span
-from harness.elastic.kv_store import KvStore
+from harness.elastic.kv_region import KvStore
 from harness.running.testbed import Bed
 from tests.aqua import Asked, lent_stores, moved, moved_bytes, serve, system
 from tests.elastic import check, generated, host_file, private, undisturbed

@@ -27,7 +27,7 @@ SLOW_LINK = {"pool": {"link_bytes_per_s": 4e6, "stage_buffer_bytes": 1 << 16}}  
 
 def pid_of(instance: PooledInstance) -> int:
     device: Any = instance._device
-    pid: int = device.pid
+    pid: int = device.pids()[0]
     return pid
 
 

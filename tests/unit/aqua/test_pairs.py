@@ -15,7 +15,7 @@ from harness.configuration.config import settings as config_of
 from harness.configuration.options import plain
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.device_layout import DeviceLayout
-from harness.elastic.kv_store import KvStore
+from harness.elastic.kv_region import KvStore
 from harness.errors import UsageError
 from harness.placement import Demand, Placement
 from harness.running.testbed import Bed
