@@ -83,7 +83,7 @@ def kept(out: Path, profile: Hardware) -> Mapping[str, StepCoefficients]:
     if profile.device == CPU or not out.exists():
         return {}
     try:
-        found: Hardware = typed(zoo.node(out.absolute()), Hardware, str(out))
+        found = typed(zoo.node(out.absolute()), Hardware, str(out))
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise UsageError(f"--out {out} is there and is no measured profile of a GPU") from error
     if found.device != profile.device:

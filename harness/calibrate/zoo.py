@@ -92,8 +92,7 @@ def node(path: str | Path, **changes: Any) -> dict[str, Any]:
 
 @cache
 def model(name: str) -> ModelSpec:
-    spec: ModelSpec = typed(node(f"model/{name}.yaml"), ModelSpec, "model")
-    return spec
+    return typed(node(f"model/{name}.yaml"), ModelSpec, "model")
 
 
 def sharded(name: str, tp: int) -> ModelSpec:
@@ -109,15 +108,13 @@ def device(name: str) -> Hardware:
     found = _composed(f"hardware/device/{name}").hardware.device
     OmegaConf.set_struct(found, False)
     found.update(name=name, num_devices=found.devices_per_node, source="datasheet")
-    spec: Hardware = typed(plain(found), Hardware, f"hardware/device/{name}")
-    return spec
+    return typed(plain(found), Hardware, f"hardware/device/{name}")
 
 
 def hardware(name: str) -> Hardware:
     """The profile that hardware=`name` chooses. Not cached: `measure` writes some of them."""
     found = _composed(f"hardware/{name}").hardware
-    profile: Hardware = typed(plain(found), Hardware, f"hardware/{name}")
-    return profile
+    return typed(plain(found), Hardware, f"hardware/{name}")
 
 
 def _composed(name: str) -> DictConfig:

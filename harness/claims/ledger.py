@@ -171,7 +171,7 @@ def load(path: Path) -> Paper:
         where = f"{path.name}, {row.get('id', f'claim {number} without id')}"
         claims.append(typed(row, Claim, where))
         claims[-1].paper = path.stem
-    paper: Paper = typed(content | {"claims": []}, Paper, path.name)
+    paper = typed(content | {"claims": []}, Paper, path.name)
     paper.claims = claims
     names = [claim.id for claim in paper.claims]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import fields
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra.utils import get_class
 from omegaconf import OmegaConf
@@ -19,6 +19,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from harness.errors import UsageError
 
+Schema = TypeVar("Schema")
 UNITS = ("_s", "_bytes", "_tokens", "_share", "_positions")
 
 # What `typed` has made: the runs of a sweep share most of their configuration, and a hardware
@@ -53,7 +54,7 @@ def settings(node: Mapping[str, Any], cls: Any, where: str) -> Any:
     return typed(values, cls.Config, where)
 
 
-def typed(values: Mapping[str, Any], schema: type, where: str) -> Any:
+def typed(values: Mapping[str, Any], schema: type[Schema], where: str) -> Schema:
     """The dataclass `schema` filled from `values`; UsageError names the bad key and valid ones."""
     key = schema, json.dumps(values)  # refuses a DictConfig, whose interpolations it cannot see
     if key not in _typed:
@@ -64,7 +65,8 @@ def typed(values: Mapping[str, Any], schema: type, where: str) -> Any:
             _typed[key] = made
         except (OmegaConfBaseException, ValueError, OverflowError, RecursionError) as error:
             raise UsageError(f"{where}: {explain(error, schema)}") from error
-    return deepcopy(_typed[key])
+    copy: Schema = deepcopy(_typed[key])
+    return copy
 
 
 def check_numbers(value: Any, key: str = "") -> None:

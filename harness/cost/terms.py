@@ -32,11 +32,9 @@ def prefill_s(c: StepCoefficients, tokens: Number, pairs: Number, chunks: Number
     return c.prefill_s + work_s(c, tokens) + c.attend_s * pairs + c.chunk_s * chunks
 
 
-def decode_s(
-    c: StepCoefficients, requests: Number, context_tokens: Number, launch: float = 1.0
-) -> Number:
+def decode_s(c: StepCoefficients, requests: Number, context_tokens: Number) -> Number:
     """An iteration that is all decodes."""
-    return contextless_s(c, requests, launch) + c.context_s * context_tokens
+    return contextless_s(c, requests, 1.0) + c.context_s * context_tokens
 
 
 def contextless_s(c: StepCoefficients, requests: Number, launch: float) -> Number:

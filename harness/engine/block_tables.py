@@ -35,7 +35,8 @@ class BlockTables:
             pool.places, self._shared = self, pool.shared
 
     def reconcile(self, requests: Sequence[Request]) -> None:
-        """Takes back what the pool took back and gives `requests` what it gave them.
+        """Has `ids` agree with the pool: takes back what it took back, gives `requests` what it
+        gave them.
 
         Requests outside the batch only ever shrink here: they get their ids once they run. What a
         decode reserves ahead is taken for good: cached blocks are evicted for it, unlike in

@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
 
 import torch
 
@@ -27,22 +26,6 @@ from harness.engine.work import BatchWork
 Work = Callable[[Header], None]
 
 
-class DeviceContents(Protocol):
-    """What lies on a worker's device, and what can be done with it."""
-
-    @property
-    def ready(self) -> Mapping[str, Any]:
-        """What the harness is told of it."""
-
-    @property
-    def in_streams(self) -> Mapping[str, Work]:
-        """Commands, by `op`: each runs in the stream that its header names."""
-
-    @property
-    def at_once(self) -> Mapping[str, Work]:
-        """The commands that only hand something over, on the reading thread."""
-
-
 class CommandLoop:
     def __init__(self, connection: Connection, device: torch.device) -> None:
         self._connection, self.device = connection, device
@@ -51,8 +34,10 @@ class CommandLoop:
         self._stops: dict[int, threading.Event] = {}  # by seq, of commands that have not ended
         self._on_stop: dict[int, Callable[[], None]] = {}  # of those of them that wait
 
-    def serve(self, contents: DeviceContents) -> None:
-        """Serves commands until the harness closes the socket: EOFError."""
+    def serve(self, in_streams: Mapping[str, Work], at_once: Mapping[str, Work]) -> None:
+        """Serves commands, by their `op`, until the harness closes the socket: EOFError. Each of
+        `in_streams` runs in the stream that its header names, each of `at_once`, which only hand
+        something over, on the reading thread."""
         while True:
             header, _ = self._connection.receive()
             match header["op"]:
@@ -64,11 +49,11 @@ class CommandLoop:
                         stop.set()
                     if (wake := self._on_stop.get(header["seq"])) is not None:
                         wake()
-                case op if op in contents.at_once:
-                    contents.at_once[op](header)
+                case op if op in at_once:
+                    at_once[op](header)
                 case op:
                     self.begin(header["seq"])
-                    work = partial(contents.in_streams[op], header)
+                    work = partial(in_streams[op], header)
                     self.stream(header["stream"]).put(work)
 
     def stream(self, name: str) -> Stream:

@@ -92,7 +92,7 @@ class TorchFabric:
         def on_message(message: Header) -> None:
             nonlocal complete
             if "layer" in message:
-                begin_s = message["begin_s"] - sender.clock_offset_s - self._loop.start_monotonic_s
+                begin_s = message["begin_s"] - sender.clock.offset_s - self._loop.start_monotonic_s
                 on_layer(message["layer"], begin_s)
             if message["last"]:
                 complete = message["complete"]
@@ -181,8 +181,7 @@ class TorchFabric:
         self, name: str, header: Header, spans: Callable[[], Sequence[Span]], sending: Sending
     ) -> bool:
         answer = await self._call(name, header | {"spans": spans()}, sending.stop)
-        complete: bool = answer["complete"]
-        return complete
+        return bool(answer["complete"])
 
     async def _call(self, name: str, header: Header, stop: Event | None = None) -> Header:
         self._require(name)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import Protocol
 
 from harness.clock import Event, WallLoop
 from harness.device.base import BaseInstance
 from harness.device.block_pool import BlockPool
+from harness.engine.block_tables import BlockTables, SlabTables
 from harness.engine.commands import Commands
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
@@ -35,15 +35,6 @@ class _Run:
     broken: bool = False  # the worker died before its end
 
 
-class Tables(Protocol):
-    """Which blocks of the KV tensors a request holds."""
-
-    ids: dict[int, list[int]]  # request_id -> its blocks, in token order
-
-    def reconcile(self, requests: Sequence[Request]) -> None:
-        """Has `ids` agree with the pool, at least for `requests`."""
-
-
 @dataclass(slots=True, frozen=True)
 class LiveRun:
     """What all instances of a live run share. `profile`: by which the steps until a deadline are
@@ -57,8 +48,9 @@ class LiveRun:
 
 class TorchInstance(BaseInstance):
     def __init__(
-        self, model: ModelSpec, kv: BlockPool, tables: Tables, commands: Commands, run: LiveRun
-    ) -> None:
+        self, model: ModelSpec, kv: BlockPool, tables: BlockTables | SlabTables,
+        commands: Commands, run: LiveRun,
+    ) -> None:  # fmt: skip
         super().__init__(commands.worker.name, model, kv, run.loop, run.recorder)
         self.tables = tables
         self._commands, self._wall, self._book = commands, run.loop, run.book
@@ -67,13 +59,8 @@ class TorchInstance(BaseInstance):
         self._last_step_s = 0.0
         self._lost: InstanceLost | None = None
 
-    @property
-    def pid(self) -> int:
-        """The worker's process id."""
-        return self._commands.worker.pid
-
     def pids(self) -> list[int]:
-        return [self.pid]
+        return self._commands.worker.pids()
 
     @property
     def tokens(self) -> dict[int, list[int]]:
@@ -134,7 +121,7 @@ class TorchInstance(BaseInstance):
     def _start(self, batch: Batch, max_steps: int, until: float, stop: Event | None) -> _Run:
         work = self._book.work(batch, self.model.vocab_size)
         work.blocks = [self.tables.ids[request.request_id] for request in batch.requests]
-        offset_s = self._wall.start_monotonic_s + self._commands.worker.clock_offset_s
+        offset_s = self._wall.start_monotonic_s + self._commands.worker.clock.offset_s
         header = {
             "op": "execute", "stream": "compute", "model": batch.requests[0].model, "batch": work,
             "max_steps": max_steps, "deadline_s": until + offset_s,
@@ -154,7 +141,7 @@ class TorchInstance(BaseInstance):
             return
         run.num_steps += 1
         sampled = self._book.count(run.batch, header["tokens"])
-        offset_s = self._commands.worker.clock_offset_s + self._wall.start_monotonic_s
+        offset_s = self._commands.worker.clock.offset_s + self._wall.start_monotonic_s
         self._last_step_s = header["time_s"] - offset_s
         token = Segment(self._last_step_s, 1, 0.0, 0.0)
         self._recorder.segment([r for r in sampled if not r.failed], token, self.name)

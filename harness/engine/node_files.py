@@ -11,19 +11,10 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Protocol
 
 from harness.engine.transport import GONE, Connection, Header, PeerLost
 
 ANSWER_S = 30.0  # the longest that another host may take for one part of a file
-
-
-class NodeFile(Protocol):
-    def read(self, into: memoryview, at: int) -> None:
-        """Fills `into` from byte `at` on. EOFError: it ends before; PeerLost: its host has died."""
-
-    def write(self, content: memoryview, at: int) -> None:
-        """PeerLost: its host has died."""
 
 
 class OpenFile:
@@ -33,6 +24,7 @@ class OpenFile:
         self.number = number
 
     def read(self, into: memoryview, at: int) -> None:
+        """Fills `into` from byte `at` on. EOFError: it ends before."""
         done = 0
         while done < len(into):
             got = os.preadv(self.number, [into[done:]], at + done)
@@ -53,6 +45,8 @@ def number_of(file: NodeFile) -> int:
 
 
 class FarFile:
+    """An `OpenFile` of another host. PeerLost: that has died."""
+
     def __init__(self, name: str, host: FarHost) -> None:
         self._name, self._host = name, host
 
@@ -62,6 +56,9 @@ class FarFile:
 
     def write(self, content: memoryview, at: int) -> None:
         self._host.ask({"op": "write", "file": self._name, "at": at}, content)
+
+
+NodeFile = OpenFile | FarFile
 
 
 class FarHost:

@@ -76,7 +76,8 @@ class PacedLinks:
             fcntl.lockf(self._file, fcntl.LOCK_EX)
             try:
                 now = time.monotonic()
-                free_s = max(self._free_s(link) for link in links)
+                taken = [ENTRY.unpack_from(self._table, link * ENTRY.size) for link in links]
+                free_s: float = max(taken)[0]
                 if free_s > now + SLACK_S and not urgent:
                     return -(free_s - SLACK_S)
                 begin_s = max(now, free_s)
@@ -88,10 +89,6 @@ class PacedLinks:
                 return over_s
             finally:
                 fcntl.lockf(self._file, fcntl.LOCK_UN)
-
-    def _free_s(self, link: int) -> float:
-        taken: float = ENTRY.unpack_from(self._table, link * ENTRY.size)[0]
-        return taken
 
 
 def table_bytes(num_links: int) -> int:

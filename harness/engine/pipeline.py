@@ -99,7 +99,7 @@ class TorchPipeline:
 
     def tell(self, sent: SentBatch, position: int, work: StageWork, *stops: Event) -> None:
         commands = self._fabric.commands[sent.staged.stages[position][0].name]
-        on_message = partial(self._on_message, sent, commands.worker.clock_offset_s)
+        on_message = partial(self._on_message, sent, commands.worker.clock.offset_s)
         seq = commands.send({"op": "stage", "work": work}, on_message, *stops)
         sent.commands.append((commands, seq))
 
@@ -107,7 +107,7 @@ class TorchPipeline:
         staged = sent.staged
         batch, (instance, layers) = staged.batch, staged.stages[position]
         first = staged.stages[0][0]
-        clock_offset_s = self._fabric.commands[instance.name].worker.clock_offset_s
+        clock_offset_s = self._fabric.commands[instance.name].worker.clock.offset_s
         is_last = position == len(staged.stages) - 1
         neighbour = first if is_last else staged.stages[position + 1][0]
         work = batch_work(batch) if position else self.book.work(batch, instance.model.vocab_size)

@@ -58,13 +58,9 @@ class TokenBook:
         tokens they are."""
         sampled = [*advance(batch), *batch.decodes]
         for request, token_id in zip(sampled, token_ids, strict=True):
-            self.append(request, token_id)
+            request.answer = ids = self.generated.setdefault(request.request_id, [])
+            ids.append(token_id)
         return sampled
-
-    def append(self, request: Request, token_id: int) -> None:
-        ids = self.generated.setdefault(request.request_id, [])
-        ids.append(token_id)
-        request.answer = ids
 
     def forget_prompt(self, request: Request) -> None:
         self._prompts.pop(request.request_id, None)

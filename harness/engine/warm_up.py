@@ -8,7 +8,6 @@ models take turns on do without: a restart (Aegaeon's T0) would pay for it every
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from time import perf_counter
 
 import torch
@@ -33,7 +32,7 @@ def warm_up(
     sizes = spec.hidden_size, spec.num_heads * spec.head_dim, spec.intermediate_size
     until_s = perf_counter() + ENOUGH_S
     with torch.inference_mode():
-        for rows in row_numbers(max_tokens):
+        for rows in (n for n in range(1, max_tokens + 1) if not padding_rows(n)):
             hidden, attended, activated = (
                 torch.zeros((rows, size), dtype=torch_dtype(spec), device=device) for size in sizes
             )
@@ -45,8 +44,3 @@ def warm_up(
                 ends.lm_head(hidden)
             if perf_counter() > until_s:
                 return
-
-
-def row_numbers(most: int) -> Iterator[int]:
-    """Up to `most`, those that padding leaves."""
-    return (n for n in range(1, most + 1) if not padding_rows(n))

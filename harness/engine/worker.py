@@ -21,7 +21,7 @@ import traceback
 
 import torch
 
-from harness.engine.command_loop import CommandLoop, DeviceContents, failure
+from harness.engine.command_loop import CommandLoop, failure
 from harness.engine.config import TorchConfig
 from harness.engine.cuda import device_name, finish_all, pick_device
 from harness.engine.dedicated_memory import DedicatedMemory
@@ -37,7 +37,9 @@ MALLOC = ((-8, 1), (-1, 2**31 - 1), (-3, 32 * 2**20))
 BELOW_THE_CLIENT = 5  # niceness: where cores are short, requests are sent and stamped in time
 
 
-def contents(loop: CommandLoop, setup: Header, given: Header) -> DeviceContents:
+def contents(
+    loop: CommandLoop, setup: Header, given: Header
+) -> DedicatedMemory | PooledMemory | ElasticMemory:
     files = files_of(given["files"], given["far"])
     match setup["memory"]:
         case "dedicated":
@@ -99,7 +101,7 @@ def main() -> None:
                 **here.ready,
             }
         )
-        loop.serve(here)
+        loop.serve(here.in_streams, here.at_once)
     except (EOFError, *GONE):
         return
     except Exception as error:

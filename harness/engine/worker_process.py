@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -54,11 +54,6 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
-
-    @property
-    def clock_offset_s(self) -> float:
-        """Its monotonic clock minus ours."""
-        return self.clock.offset_s
 
     def pids(self) -> list[int]:
         return [self.pid]
@@ -214,14 +209,10 @@ def side_by_side(
     with ThreadPoolExecutor(len(handshakes), "handshake") as threads:
         waiting = [threads.submit(handshake) for handshake in handshakes]
         try:
-            return [each.result() for each in _as_failed(waiting)]
+            for each in as_completed(waiting):
+                each.result()
         except BaseException:
             for kill in kills:
                 kill()
             raise
-
-
-def _as_failed(waiting: Sequence[Future[Header]]) -> Sequence[Future[Header]]:
-    """Waits for `waiting`: returns all when they are done, those that failed once there is one."""
-    done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
-    return [each for each in done if each.exception() is not None] or waiting
+        return [each.result() for each in waiting]

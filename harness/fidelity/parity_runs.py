@@ -150,8 +150,7 @@ def calibration(served: FinishedRun, setting: Setting) -> Calibration:
     kept: Mapping[str, Any] = served.config["hardware"]
     if kept["name"] != setting.profile:
         return zoo.hardware(setting.profile).calibration
-    found: Calibration = typed(dict(kept["calibration"]), Calibration, "hardware.calibration")
-    return found
+    return typed(dict(kept["calibration"]), Calibration, "hardware.calibration")
 
 
 def known(found: Calibration, setting: Setting, time_scale: float) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import UsageError
@@ -71,14 +71,10 @@ def _opened(folder: Path, path: Path) -> int:
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o777)
-    while True:
-        try:
-            return os.open(path, os.O_RDWR)
-        except FileNotFoundError:
-            pass
-        try:
-            made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileExistsError:
-            continue
-        os.fchmod(made, 0o666)
+    try:
+        return os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        made = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        with suppress(PermissionError):  # another user has made it meanwhile
+            os.fchmod(made, 0o666)
         return made

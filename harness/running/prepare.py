@@ -170,7 +170,7 @@ def require_arrivals_matter(client: ClientConfig, workload: Mapping[str, Any]) -
 def model_set(config: Mapping[str, Any]) -> tuple[dict[str, ModelSpec], ModelSet]:
     """The models on offer by their names in the model set, and the model set."""
     typed(config["model"], ModelSpec, "model")  # wrong even where the model set does not use it
-    chosen: ModelSet = typed(config["model_set"], ModelSet, "model_set")
+    chosen = typed(config["model_set"], ModelSet, "model_set")
     specs = {
         name: typed(spec, ModelSpec, f"model_set.specs.{name}")
         for name, spec in chosen.specs.items()

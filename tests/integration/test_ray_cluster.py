@@ -65,10 +65,10 @@ def tokens(folder: Path, num_instances: int, **changes: Any) -> dict[int, list[i
         for number, each in enumerate(requests):
             bench.loop.run(bench.serve(each, number))
         if changes:
-            assert len({raylet_of(each.pid) for each in bench.instances}) == num_instances
+            assert len({raylet_of(each.pids()[0]) for each in bench.instances}) == num_instances
             for clock in bench.resolved["clocks"]:
                 assert abs(clock["offset_s"]) <= clock["error_s"] < 1.0
-        pids = [each.pid for each in bench.instances]
+        pids = [each.pids()[0] for each in bench.instances]
         generated = bench.instances[0].tokens
     wait_until_gone(pids)
     return generated
@@ -176,7 +176,7 @@ def test_the_memory_of_a_node_that_dies_is_lost_with_its_instance(cluster: Any) 
 def test_a_node_that_dies_is_named_and_the_others_go_on(cluster: Any, tmp_path: Path) -> None:
     mine, others = request(0, output=400), request(1, output=30)
     with started(tmp_path, [mine, others], 3, **ON_RAY) as bench:
-        doomed = bench.instances[2].pid
+        doomed = bench.instances[2].pids()[0]
 
         async def decode() -> None:
             while True:

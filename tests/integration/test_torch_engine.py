@@ -114,7 +114,7 @@ def test_a_worker_that_dies_or_hangs_ends_the_run_and_is_named(
 ) -> None:
     long, idle = request(0, 20, 900), request(1)
     with started(tmp_path, [long, idle], num_instances=2, **changes) as bench:
-        [victim] = [p for p in workers_alive() if p.pid == bench.instances[0].pid]
+        [victim] = [p for p in workers_alive() if p.pid == bench.instances[0].pids()[0]]
 
         async def strike() -> None:
             while long.generated_tokens < 5:
@@ -137,7 +137,7 @@ def test_a_worker_that_dies_or_hangs_ends_the_run_and_is_named(
 
 def test_a_worker_that_dies_while_nobody_waits_for_it_ends_the_run(tmp_path: Path) -> None:
     with started(tmp_path, [request(0)]) as bench:
-        os.kill(bench.instances[0].pid, signal.SIGKILL)
+        os.kill(bench.instances[0].pids()[0], signal.SIGKILL)
         with pytest.raises(RunError, match="torch-0"):
             bench.loop.run(forever(bench.loop))
 
@@ -169,7 +169,7 @@ def test_workers_die_with_the_harness(tmp_path: Path) -> None:
         "import pathlib, sys, time\n"
         "from tests.integration.test_torch_engine import started\n"
         f"with started(pathlib.Path({str(tmp_path)!r}), []) as bench:\n"
-        "    print(bench.instances[0].pid, flush=True)\n"
+        "    print(bench.instances[0].pids()[0], flush=True)\n"
         "    time.sleep(60)\n"
     )
     harness = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)

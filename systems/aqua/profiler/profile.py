@@ -150,5 +150,4 @@ def read_profile(path: Path) -> MemoryProfile:
         raise UsageError(f"profile {path} cannot be read: {error}") from error
     if not isinstance(content, Mapping):
         raise UsageError(f"profile {path} is no JSON object")
-    found: MemoryProfile = typed(content, MemoryProfile, f"profile {path}")
-    return found
+    return typed(content, MemoryProfile, f"profile {path}")

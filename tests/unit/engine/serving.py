@@ -14,7 +14,6 @@ from harness.device.block_pool import BlockPool
 from harness.device.caching_pool import CachingPool
 from harness.engine.attention_choice import kernels_of
 from harness.engine.block_tables import BlockTables, SlabTables
-from harness.engine.instance import Tables
 from harness.engine.kv_cache import new_cache
 from harness.engine.kv_memory import KvMemory
 from harness.engine.layout import model_in, write_model
@@ -81,7 +80,9 @@ def in_flat_buffer(spec: ModelSpec) -> torch.Tensor:
 class Server:
     """A pool, block tables and a token book around a runner."""
 
-    def __init__(self, runner: Runner, pool: BlockPool, tables: Tables, vocab_size: int) -> None:
+    def __init__(
+        self, runner: Runner, pool: BlockPool, tables: BlockTables | SlabTables, vocab_size: int
+    ) -> None:
         self.runner, self.pool, self.tables, self.vocab_size = runner, pool, tables, vocab_size
         self.book = TokenBook(seed=0)
 
