@@ -33,7 +33,7 @@ from harness.sim.device import SimDevice
 from harness.sim.elastic import SimElastic
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network
-from harness.sim.victims import SimPooledVictim, SimVictim
+from harness.sim.victims import SimVictim
 
 
 class SimEngine:
@@ -95,7 +95,7 @@ class SimEngine:
         for name, placement in placed:
             gpus = [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices]
             devices.append(SimDevice(name, gpus, config, block_tokens, experiment, cost, network))
-        victims += [SimPooledVictim(each, loop, self._config.loss_notice_s) for each in devices]
+        victims += [SimVictim(each, loop, self._config.loss_notice_s) for each in devices]
         pool = make_pool(devices, plan, config, experiment)
         for host in {instance.node: instance.host for instance in pool}.values():
             host.models.warm(specs)

@@ -25,8 +25,8 @@ class _Stalled(Victim):
 
 
 class SimVictim(_Stalled):
-    """An instance that serves one model for good. Who waits for it is told `notice_s` after its
-    death."""
+    """An instance that serves one model for good, or a device on which models take turns. Who waits
+    for it is told `notice_s` after its death."""
 
     def __init__(self, instance: SimInstance | SimDevice, loop: Loop, notice_s: float) -> None:
         super().__init__(instance.name, loop, instance.compute)
@@ -50,6 +50,8 @@ class SimVictim(_Stalled):
     async def _tell(self, known: Event) -> None:
         await self._loop.sleep(self._notice_s)
         known.set()
+        if isinstance(self._instance, SimDevice):
+            self._instance.on_lost(InstanceLost(self.name, "killed"))
 
     async def _died(self) -> None:
         if self._known is not None:
@@ -70,15 +72,3 @@ class SimElasticVictim(_Stalled):
 
     def kill(self) -> None:
         self._fabric.kill(self.name)
-
-
-class SimPooledVictim(SimVictim):
-    """A device on which models take turns."""
-
-    def __init__(self, device: SimDevice, loop: Loop, notice_s: float) -> None:
-        super().__init__(device, loop, notice_s)
-        self._device = device
-
-    async def _tell(self, known: Event) -> None:
-        await super()._tell(known)
-        self._device.on_lost(InstanceLost(self.name, "killed"))
