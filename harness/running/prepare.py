@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from harness.configuration.checkpoint import check_checkpoint
-from harness.configuration.checks import require
+from harness.configuration.checks import at_least, require
 from harness.configuration.config import build, class_of, settings, typed
 from harness.configuration.credentials import without_credentials
 from harness.configuration.options import GROUPS, known_groups, known_keys, plain
@@ -29,7 +29,6 @@ from harness.records.manifest import hash_of
 from harness.records.metrics import MetricsConfig
 from harness.records.slo import Slo
 from harness.records.sources import Identity, sources
-from harness.running.client_config import ClientConfig
 from harness.running.context_limit import fit_context, models_of_schedule
 from harness.running.faults import Faults
 from harness.running.tracking import Tracker
@@ -55,6 +54,19 @@ class Options:
     objective: str | None
     runs_dir: str
     repeat: int | None = None  # number of this run among repeats of one; None: it is no repeat
+
+
+@dataclass(kw_only=True, slots=True)
+class ClientConfig:
+    """How requests are sent: the values of `client`."""
+
+    drain_s: float  # how long after the last arrival unfinished requests are waited for
+    concurrency: int | None = None  # closed loop: so many requests in flight; None: open loop
+    processes: int | None = None  # that send and read over HTTP; None: a thread of the run's own
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, "", "drain_s")
+        at_least(self, 1, "", "concurrency", "processes")
 
 
 @dataclass(kw_only=True, slots=True)

@@ -17,8 +17,7 @@ from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.placement import Demand, Placement
-from harness.running.client_config import ClientConfig
-from harness.running.prepare import KEYS, Prepared, prepare
+from harness.running.prepare import KEYS, ClientConfig, Prepared, prepare
 from tests.unit.workloads.texts import conversations, make_tokenizer, write_json
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
