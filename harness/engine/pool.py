@@ -57,8 +57,6 @@ class TorchPool:
         devices = self._devices
         ready = side_by_side([d.handshake for d in devices], [d.kill for d in devices])
         pool = make_pool(self._devices, self._plan, self._config.pool, self._experiment)
-        for host in {instance.node: instance.host for instance in pool}.values():
-            host.models.warm(self._models.values())
         hardware = self._experiment.hardware
         paced = self._config.pool.link_bytes_per_s or inf
         hardware = replace(

@@ -40,16 +40,12 @@ BELOW_THE_CLIENT = 5  # niceness: where cores are short, requests are sent and s
 def contents(
     loop: CommandLoop, setup: Header, given: Header
 ) -> DedicatedMemory | PooledMemory | ElasticMemory:
+    if setup["memory"] == "dedicated":
+        return DedicatedMemory(loop, setup)
     files = files_of(given["files"], given["far"])
-    match setup["memory"]:
-        case "dedicated":
-            return DedicatedMemory(loop, setup)
-        case "pooled":
-            return PooledMemory(loop, setup, files)
-        case "elastic":
-            return ElasticMemory(loop, setup, files, socket.socket(fileno=given["invitations"]))
-        case other:
-            raise ValueError(f"no such memory: {other}")
+    if setup["memory"] == "pooled":
+        return PooledMemory(loop, setup, files)
+    return ElasticMemory(loop, setup, files, socket.socket(fileno=given["invitations"]))
 
 
 def _beat(connection: Connection) -> None:

@@ -14,6 +14,9 @@ from harness.pooled.plan import MemoryPlan, PoolConfig
 def make_pool(
     devices: Sequence[Device], plan: MemoryPlan, config: PoolConfig, experiment: Experiment
 ) -> list[PooledInstance]:
+    """Every node's cache begins with the models that fit."""
     hosts = {node: Host(node, config, experiment.loop) for node in {d.node for d in devices}}
+    for host in hosts.values():
+        host.models.warm(experiment.models.values())
     shared = SharedByPool(experiment.models, plan, experiment.loop, experiment.recorder)
     return [PooledInstance(device, hosts[device.node], shared) for device in devices]

@@ -17,7 +17,6 @@ from harness.elastic.kv_directory import KvDirectory
 from harness.elastic.pipeline import Stage
 from harness.elastic.shared import Shared
 from harness.engine_api import Experiment
-from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, spec_of
 from harness.sim.beside_copies import beside_copies
@@ -52,8 +51,7 @@ class SimElastic:
 
     def _instance(self, name: str, placement: Placement, shared: Shared) -> ElasticInstance:
         elastic, config, hardware = placement.elastic, self._config, self._experiment.hardware
-        if placement.model is None or elastic is None:
-            raise UsageError("a cluster with an elastic instance has no others")
+        assert elastic is not None, "a cluster with an elastic instance has no others"
         model = spec_of(placement, self._experiment.models)
         layout = DeviceLayout(
             model, self._memory_bytes(model, placement), config.block_tokens, elastic.page_layers

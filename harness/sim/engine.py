@@ -96,11 +96,8 @@ class SimEngine:
             gpus = [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices]
             devices.append(SimDevice(name, gpus, config, block_tokens, experiment, cost, network))
         victims += [SimVictim(each, loop, self._config.loss_notice_s) for each in devices]
-        pool = make_pool(devices, plan, config, experiment)
-        for host in {instance.node: instance.host for instance in pool}.values():
-            host.models.warm(specs)
         self._resolved["pool"] = plan.facts(config, specs)
-        return pool
+        return make_pool(devices, plan, config, experiment)
 
     def _elastic(self, experiment: Experiment) -> Cluster:
         built = SimElastic(experiment, self._config)
