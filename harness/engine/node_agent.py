@@ -53,7 +53,7 @@ class NodeAgent(Host):
 
     def listen(self) -> tuple[int, tcp.Address]:
         """Opens a port for one connection. A number by which it is found, and the address."""
-        server, ticket = tcp.listening(self._address), next(self._tickets)
+        server, ticket = socket.create_server((self._address, 0)), next(self._tickets)
         address: tcp.Address = server.getsockname()
 
         def wait() -> socket.socket:

@@ -27,11 +27,6 @@ class Refused(ConnectionError):
     """The other end does not know the token, or is not there."""
 
 
-def listening(host: str) -> socket.socket:
-    """A port of `host`, chosen by the kernel."""
-    return socket.create_server((host, 0))
-
-
 def connect(address: Address, token: bytes) -> socket.socket:
     """Refused: nobody is there who knows `token`."""
     try:

@@ -20,7 +20,6 @@ from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.configuration.checks import at_least, require
 from harness.device.victim import Victim
-from harness.elastic.cluster import ElasticCluster
 from harness.errors import UsageError
 from harness.records.record import Recorder
 from harness.request import Request
@@ -171,30 +170,26 @@ def _victim(fault: Kill | Stall, cluster: Cluster, parts: Mapping[str, Victim]) 
         require(fault.part in parts, f"faults.{fault.key} names part {fault.part}; valid: {valid}")
         return parts[fault.part]
     if isinstance(fault, Kill) and fault.host is not None:
-        return Host(_with_hosts(cluster, fault.host), fault.host)
+        return Host(cluster, fault.host)
     if isinstance(fault, Stall) and fault.link is not None:
         return Links(cluster, fault.link)
     require(cluster.victims, "faults strike instances of this host: choose engine.cluster=local")
     return cluster.victims[fault.instance or 0]
 
 
-def _with_hosts(cluster: Cluster, host: int) -> ElasticCluster:
-    elastic = cluster.elastic
-    if elastic is None or elastic.on_host_lost is None:
-        raise UsageError(
-            f"faults.kill names host {host}, but this system's hosts cannot fail; name its "
-            "instances, or choose +system=blitzscale"
-        )
-    last = len(elastic.hosts) - 1
-    require(host in elastic.hosts, f"faults.kill names host {host}; valid: 0 to {last}")
-    return elastic
-
-
 class Host(Victim):
     """A node as a `Victim`, of kills alone."""
 
-    def __init__(self, cluster: ElasticCluster, number: int) -> None:
-        self.name, self._cluster, self._number = f"host {number}", cluster, number
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        elastic = cluster.elastic
+        if elastic is None or elastic.on_host_lost is None:
+            raise UsageError(
+                f"faults.kill names host {number}, but this system's hosts cannot fail; name its "
+                "instances, or choose +system=blitzscale"
+            )
+        last = len(elastic.hosts) - 1
+        require(number in elastic.hosts, f"faults.kill names host {number}; valid: 0 to {last}")
+        self.name, self._cluster, self._number = f"host {number}", elastic, number
 
     @property
     def alive(self) -> bool:

@@ -56,7 +56,7 @@ def timed(exchange: Exchange, rounds: int) -> tuple[float, float]:
 def tcp_pair() -> Pair:
     """As two workers of different nodes are connected, on the loopback interface."""
     token = secrets.token_bytes(tcp.TOKEN_BYTES)
-    with tcp.listening("127.0.0.1") as server, ThreadPoolExecutor(1) as thread:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
         accepting = thread.submit(tcp.accept, server, token)
         return tcp.connect(server.getsockname(), token), accepting.result()
 

@@ -21,7 +21,7 @@ class Accepting:
     """An end that waits for one connection, in a thread."""
 
     def __init__(self) -> None:
-        self.server = tcp.listening("127.0.0.1")
+        self.server = socket.create_server(("127.0.0.1", 0))
         self.address = self.server.getsockname()
         self.got: Any = None
         self._thread = threading.Thread(target=self._accept, daemon=True)
