@@ -104,7 +104,7 @@ def test_a_slowed_link_is_in_the_devices_name_and_in_estimates(tmp_path: Path) -
         ({"pool": {"slab_bytes": 4096}}, "slab_bytes=4096 is less than a KV block of 147456"),
         ({"pool": {"host_slab_bytes": 4096}}, "host_slab_bytes=4096 is less than a KV block"),
         ({"pool": {"host_slab_bytes": 1 << 40}}, "is more than host_kv_bytes"),
-        ({"pool": {"link_bytes_per_s": 0}}, "link_bytes_per_s=0.0 must be above 0"),
+        ({"pool": {"link_bytes_per_s": 0}}, "link_bytes_per_s=0 must be above 0"),
         ({"pool": {"cpu_device_bytes": 1 << 20}}, "do not fit"),
     ],
 )
