@@ -49,6 +49,12 @@ class Turn:
     think_s: float  # from the end of the answer before until this request is sent
     new_tokens: int  # of the prompt, behind what was said before
     previous: Request | None  # the turn before; None: this is the first
+    waits_for: tuple[Request, ...] = ()  # requests of other sessions that must have ended too
+
+    @property
+    def earlier(self) -> tuple[Request, ...]:
+        """All that must have ended before this one is sent; none: it is sent by schedule."""
+        return self.waits_for if self.previous is None else (self.previous, *self.waits_for)
 
 
 @mypyc_attr(acyclic=True)  # the garbage collector need not know the millions of them

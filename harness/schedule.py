@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.configuration.config import typed
@@ -27,7 +28,9 @@ from harness.sessions import Sessions
 MAX_ARRIVAL_S = 1e8  # three years: much later, a float's next value is a token's time away
 COLUMNS = ("arrival_s", "model", "prompt_tokens", "output_tokens")
 SESSIONS = ("session", "think_s")  # where requests are turns of sessions
+WAITS = "waits_for"  # where turns also wait for other sessions: lists of rows
 SHARED = ("shared_streams", "shared_tokens")  # where prompts share something: lists, of one length
+LISTS = pa.list_(pa.int64())
 
 
 class Synthetic(StrEnum):
@@ -154,6 +157,8 @@ class Schedule:
         if self.sessions is not None:
             digest.update(np.ascontiguousarray(self.sessions.session, "<i8").tobytes())
             digest.update(np.ascontiguousarray(self.sessions.think_s, "<f8").tobytes())
+            for rows in self.sessions.waits_for or []:
+                digest.update(np.array([*rows, -1], "<i8").tobytes())
         return digest.hexdigest()
 
     def save(self, path: Path) -> None:
@@ -167,10 +172,12 @@ class Schedule:
             columns["priority"] = self.priority
         if self.sessions is not None:
             columns |= {name: getattr(self.sessions, name) for name in SESSIONS}
+            if self.sessions.waits_for is not None:
+                columns[WAITS] = pa.array(self.sessions.waits_for, LISTS)
         if self.shared is not None:
             for index, name in enumerate(SHARED):
                 lists = [[segment[index] for segment in row] for row in self.shared]
-                columns[name] = pa.array(lists, pa.list_(pa.int64()))
+                columns[name] = pa.array(lists, LISTS)
         about = {"provenance": json.dumps(asdict(self.provenance))}
         table = pa.table(columns).replace_schema_metadata(about)
         with replaced(path) as temporary:
@@ -222,18 +229,30 @@ def _prompts(table: pa.Table) -> list[Prompt]:
 
 
 def _shared(table: pa.Table) -> list[Segments]:
+    columns = [_lists(table, name) for name in SHARED]
     try:
-        columns = [table[name].cast(pa.list_(pa.int64())).to_pylist() for name in SHARED]
         return [tuple(zip(*row, strict=True)) for row in zip(*columns, strict=True)]
-    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise ValueError(f"{', '.join(SHARED)}: {first_line(error)}") from error
+
+
+def _lists(table: pa.Table, name: str) -> list[tuple[int, ...]]:
+    try:
+        column = table[name].cast(LISTS)
+    except (pa.ArrowException, KeyError) as error:
+        raise ValueError(f"{name}: {first_line(error)}") from error
+    whole = column.null_count == pc.list_flatten(column).null_count == 0
+    _require(whole, f"{name} must be a list of whole numbers in every row")
+    return [tuple(row) for row in column.to_pylist()]
 
 
 def _sessions(table: pa.Table) -> Sessions:
     kinds = dict(zip(SESSIONS, (pa.int64(), pa.float64()), strict=True))
     if missing := [name for name in SESSIONS if name not in table.column_names]:
         raise ValueError(f"it has sessions, and lacks {missing[0]}")
-    return Sessions(**{name: _column(table, name, kind).to_numpy() for name, kind in kinds.items()})
+    waits = _lists(table, WAITS) if WAITS in table.column_names else None
+    columns = {name: _column(table, name, kind).to_numpy() for name, kind in kinds.items()}
+    return Sessions(waits_for=waits, **columns)
 
 
 def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:

@@ -1,5 +1,6 @@
-"""Sessions in a schedule: which requests are turns of one conversation, and how long its user
-thinks before each. Columns of a schedule that has sessions; others have none."""
+"""Sessions in a schedule: which requests are turns of one conversation, how long its user thinks
+before each, and which other sessions a turn waits for. Columns of a schedule that has sessions;
+others have none."""
 
 from __future__ import annotations
 
@@ -17,11 +18,40 @@ Ints = npt.NDArray[np.int64]
 @dataclass(slots=True, eq=False)
 class Sessions:
     """One entry per request, in the schedule's order, which is the order of a session's turns too.
-    The arrival of a later turn in the schedule is the earliest that there can be: what a run uses
-    is the end of the answer before and `think_s`."""
+    The arrival of a row that waits is, in the schedule, the earliest that there can be: what a run
+    uses is the last end that it waits for and `think_s`."""
 
     session: Ints
-    think_s: npt.NDArray[np.float64]  # from the end of the answer before; 0 of a first turn
+    think_s: npt.NDArray[np.float64]  # from the last end that a row waits for; 0 where it has none
+    # Besides the turn before: rows of other sessions, all of them earlier ones, that must have
+    # ended too. A session's first turn names the one that begins it first. None: no row has any
+    waits_for: list[tuple[int, ...]] | None = None
+
+    def earlier(self) -> list[tuple[int, ...]]:
+        """For each row all the rows that must have ended before it."""
+        before = previous_rows(self.session).tolist()
+        waits = self.waits_for or [()] * len(before)
+        return [(b, *rows) if b >= 0 else rows for b, rows in zip(before, waits, strict=True)]
+
+    def without(self, out: npt.NDArray[np.bool_]) -> tuple[Ints, Sessions]:
+        """Which rows stay, and their columns. With a row that is `out` goes all that it begins: its
+        session's later turns, and sessions. What else waits for it waits for what it waited for."""
+        stand_in, kept = list[tuple[int, ...]](), list[int]()  # by their rows once others are gone
+        waits = list[tuple[int, ...]]()
+        before, out = previous_rows(self.session), out.copy()
+        for row, rows in enumerate(self.earlier()):
+            left = dict.fromkeys(each for other in rows for each in stand_in[other])
+            if out[row] or (rows and out[rows[0]]):
+                out[row] = True
+                stand_in.append(tuple(left))
+                continue
+            if before[row] >= 0:
+                left.pop(stand_in[rows[0]][0])
+            stand_in.append((len(kept),))
+            kept.append(row)
+            waits.append(tuple(left))
+        keep = np.array(kept, np.int64)
+        return keep, Sessions(self.session[keep], self.think_s[keep], waits if any(waits) else None)
 
     def new_tokens(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
         """Of each prompt the tokens behind what was said before."""
@@ -31,12 +61,16 @@ class Sessions:
 
     def check(self, prompt_tokens: Ints, output_tokens: Ints) -> None:
         """ValueError for columns that are no sessions of these requests."""
-        if not len(self.session) == len(self.think_s) == len(prompt_tokens):
-            raise ValueError("session and think_s must be one number for each row")
+        columns = (self.session, self.think_s, self.waits_for or prompt_tokens)
+        if {len(column) for column in columns} != {len(prompt_tokens)}:
+            raise ValueError("session, think_s and waits_for must be one value for each row")
         wrong = ~(np.isfinite(self.think_s) & (self.think_s >= 0))
         if wrong.any():
             row = int(np.argmax(wrong))
             raise ValueError(f"row {row}: think_s must be at least 0, got {self.think_s[row]}")
+        for row, rows in enumerate(self.waits_for or ()):
+            if not all(0 <= each < row for each in rows):
+                raise ValueError(f"row {row}: waits_for must be rows before it, got {list(rows)}")
         new = self.new_tokens(prompt_tokens, output_tokens)
         if (new < 1).any():
             row = int(np.argmax(new < 1))
@@ -57,11 +91,13 @@ class Sessions:
             self.think_s,
             self.new_tokens(*tokens),
         )
-        rows = zip(requests, *(column.tolist() for column in columns), strict=True)
-        for request, session, before, think_s, new_tokens in rows:
+        waits = self.waits_for or [()] * len(requests)
+        rows = zip(requests, *(column.tolist() for column in columns), waits, strict=True)
+        for request, session, before, think_s, new_tokens, others in rows:
             previous = requests[before] if before >= 0 else None
             number = 0 if previous is None or previous.turn is None else previous.turn.number + 1
-            request.turn = Turn(session, number, think_s, new_tokens, previous)
+            waits_for = tuple(requests[other] for other in others)
+            request.turn = Turn(session, number, think_s, new_tokens, previous, waits_for)
 
 
 def previous_rows(session: Ints) -> Ints:

@@ -7,13 +7,15 @@ break a conversation there: that turn begins a session of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Iterator
 
 import numpy as np
 
 from harness.errors import UsageError
-from workloads.formats import full_blocks
-from workloads.trace import Ints, Trace
+from harness.sessions import Sessions, previous_rows
+from workloads.json_traces import full_blocks
+from workloads.trace import Place, Trace
 
 LENGTHS_TELL = "a row whose prompt is longer than all of the row before is its next turn"
 BLOCKS_TELL = (
@@ -22,10 +24,12 @@ BLOCKS_TELL = (
 )
 
 
-def previous_turns(trace: Trace) -> tuple[Trace, Ints]:
-    """Labels `trace`, and tells for each row the row of the turn before; -1: it begins a session.
-    UsageError where nothing in the trace tells."""
-    if trace.chat is not None:
+def sessions(trace: Trace) -> tuple[Trace, Sessions]:
+    """`trace`, labelled and with every row behind those that it waits for; its rows' sessions, each
+    named by its first row, without think times. UsageError where nothing in the trace tells."""
+    if trace.place is not None:
+        trace = trace.take(np.array(sorted(range(len(trace)), key=trace.place.__getitem__)))
+    if trace.parent is not None:
         ways, step = _by_parent, "turns by their parents' ids"
     elif trace.shared is not None:
         ways, step = _by_blocks, f"turns INFERRED: {BLOCKS_TELL}"
@@ -34,67 +38,79 @@ def previous_turns(trace: Trace) -> tuple[Trace, Ints]:
     else:
         raise UsageError(
             f"{trace.provenance.source} tells of no sessions; valid: Bailian's, Mooncake's and "
-            "WEKA's JSON lines, lengths of prompts with their history "
+            "WEKA's JSON lines, ServeGen's conversations, lengths of prompts with their history "
             "(num_prefill_tokens,num_decode_tokens), and a run's schedule.parquet"
         )
-    before, broken = _linked(trace, ways(trace))
+    found, broken = _linked(trace, ways(trace))
     if broken:
         step += f"; {broken} turns whose prompt lacks what was said before begin sessions"
-    return trace.labelled(step), before
+    if trace.place is not None:
+        found.waits_for = _waits(trace.place.tolist(), previous_rows(found.session).tolist())
+        step += "; subagents begin after their parent's turn, and its next one waits for them"
+    return trace.labelled(step), found
 
 
-def _linked(trace: Trace, candidates: Callable[[int], int | None]) -> tuple[Ints, int]:
-    """The previous rows, and how many candidates were no continuation. A row is continued once:
-    further branches begin sessions."""
+def _linked(trace: Trace, candidates: Iterator[int | None]) -> tuple[Sessions, int]:
+    """The sessions, and how many candidates were no continuation. A row is continued once: further
+    branches begin sessions."""
     totals = trace.prompt_tokens + trace.output_tokens
-    before, broken, continued = np.full(len(trace), -1, np.int64), 0, set[int]()
-    for row in range(len(trace)):
-        found = candidates(row)
+    session, broken, continued = np.arange(len(trace)), 0, set[int]()
+    for row, found in enumerate(candidates):
         if found is None or found in continued:
             continue
         if trace.prompt_tokens[row] > totals[found]:
-            before[row] = found
+            session[row] = session[found]
             continued.add(found)
         else:
             broken += 1
-    return before, broken
+    return Sessions(session, np.zeros(len(trace))), broken
 
 
-def _by_parent(trace: Trace) -> Callable[[int], int | None]:
+def _waits(places: list[Place], before: list[int]) -> list[tuple[int, ...]]:
+    """For each row, in the order of `places`, what it waits for besides the row `before`: of one
+    list the request before, and what ended last of each subagent between; of a subagent's first
+    request, its parent's latest."""
+    latest: dict[Place, int] = {}  # of each list
+    ends = defaultdict[Place, list[int]](list)  # of each list: the ends of subagents since
+    waits = list[tuple[int, ...]]()
+    for row, place in enumerate(places):
+        around = [place[:length] for length in range(len(place) - 1, 0, -1)]  # the innermost first
+        begins = [latest[each] for each in around if each in latest][:1]
+        rows = [*begins, *ends.pop(place[:-1], ())]
+        for each in around[1:]:
+            ends[each] = [*(end for end in ends[each] if end not in rows), row]
+        latest[place[:-1]] = row
+        waits.append(tuple(each for each in rows if each != before[row]))
+    return waits
+
+
+def _by_parent(trace: Trace) -> Iterator[int | None]:
     assert trace.chat is not None
     assert trace.parent is not None
     rows: dict[int, int] = {}
-    chats, parents = trace.chat.tolist(), trace.parent.tolist()
-
-    def candidate(row: int) -> int | None:
-        found = rows.get(parents[row])
-        rows[chats[row]] = row
-        return found
-
-    return candidate
+    chats = zip(trace.chat.tolist(), trace.parent.tolist(), strict=True)
+    for row, (chat, parent) in enumerate(chats):
+        yield rows.get(parent)
+        rows[chat] = row
 
 
-def _by_rows(trace: Trace) -> Callable[[int], int | None]:
-    totals = trace.prompt_tokens + trace.output_tokens
-
-    def candidate(row: int) -> int | None:
-        longer = row > 0 and trace.prompt_tokens[row] > totals[row - 1]
-        return row - 1 if longer else None
-
-    return candidate
+def _by_rows(trace: Trace) -> Iterator[int | None]:
+    longer = trace.prompt_tokens[1:] > (trace.prompt_tokens + trace.output_tokens)[:-1]
+    yield None
+    yield from (row if each else None for row, each in enumerate(longer))
 
 
-def _by_blocks(trace: Trace) -> Callable[[int], int | None]:
+def _by_blocks(trace: Trace) -> Iterator[int | None]:
     assert trace.shared is not None
-    shared, seen = trace.shared, set[int]()
-    last: dict[int, int] = {}  # a request's last full block, which it was the first to have -> row
-
-    def candidate(row: int) -> int | None:
-        blocks = [stream for stream, _ in full_blocks(shared[row], trace, row)]
-        found = next((last[block] for block in reversed(blocks) if block in last), None)
-        if blocks and blocks[-1] not in seen:
-            last[blocks[-1]] = row
-        seen.update(blocks)
-        return found
-
-    return candidate
+    places: list[Place] = [()] * len(trace) if trace.place is None else trace.place.tolist()
+    # Of each list of requests: a request's last full block, which it was the first to have, and its
+    # row; None in place of a row: another one had the block before
+    had = defaultdict[Place, dict[int, int | None]](dict)
+    for row, segments in enumerate(trace.shared):
+        blocks = [stream for stream, _ in full_blocks(segments, trace.prompt_tokens[row])]
+        rows = had[places[row][:-1]]
+        ends = [end for block in blocks if (end := rows.get(block)) is not None]
+        if blocks:
+            rows.setdefault(blocks[-1], row)
+        rows |= {block: None for block in blocks if block not in rows}
+        yield ends[-1] if ends else None

@@ -71,13 +71,11 @@ class CsvTable:
 
     def integers(self, name: str) -> Ints:
         """Whole numbers ≥ 0."""
-        values: Ints = self._cast(name, pa.int64(), WHOLE, "a whole number of at least 0")
-        return values
+        return self._cast(name, pa.int64(), WHOLE, "a whole number of at least 0")
 
     def numbers(self, name: str) -> Floats:
         """Finite numbers ≥ 0."""
-        values: Floats = self._cast(name, pa.float64(), NUMBER, "a number of at least 0")
-        return values
+        return self._cast(name, pa.float64(), NUMBER, "a number of at least 0")
 
     def strings(self, name: str) -> Strings:
         names: Strings = self.columns[name].to_numpy()

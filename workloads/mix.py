@@ -48,8 +48,7 @@ def draw_models(num_requests: int, shares: Floats, rng: np.random.Generator) -> 
     digits = len(str(len(shares) - 1))
     names = np.array([f"model-{i:0{digits}d}" for i in range(len(shares))], dtype=object)
     chosen = np.searchsorted(np.cumsum(shares)[:-1], rng.random(num_requests), side="right")
-    drawn: Strings = names[chosen]
-    return drawn
+    return names[chosen]
 
 
 def assign(trace: Trace, config: ModelsConfig, rng: np.random.Generator) -> Trace:

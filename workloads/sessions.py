@@ -20,12 +20,13 @@ from harness.errors import UsageError
 from harness.request import Segments
 from harness.schedule import Schedule, Synthetic
 from harness.sessions import Sessions as Columns
-from workloads import formats
-from workloads.conversations import previous_turns
+from harness.sessions import previous_rows
+from workloads.conversations import sessions
 from workloads.data import DataHome, FileConfig, Found
 from workloads.dataset import GIVEN, DatasetConfig, read_file
+from workloads.json_traces import full_blocks
 from workloads.mix import DEFAULT
-from workloads.trace import Floats, Ints, Trace, require_feasible, stream, usable
+from workloads.trace import Bools, Floats, Ints, Trace, require_feasible, stream, usable
 
 log = logging.getLogger(__name__)
 
@@ -98,78 +99,80 @@ class Sessions:
         return schedule
 
     def _of(self, trace: Trace) -> Schedule:
-        trace, before = self._first(*previous_turns(trace))
-        root = np.arange(len(trace))  # the row that begins each row's session
-        for row in np.flatnonzero(before >= 0):  # in order: the turn before has its own already
-            root[row] = root[before[row]]
-        starts_s, trace = self._starts(trace, root)
-        think_s, trace = self._thinking(trace, before)
+        trace, turns = self._first(*sessions(trace))
+        earlier, before = turns.earlier(), previous_rows(turns.session)
+        arrival_s, trace = self._starts(trace, np.array([not rows for rows in earlier]))
+        think_s, trace = self._thinking(trace, earlier)
         prompt, output = self._scaled(trace, before)
-        arrival_s = starts_s.copy()
-        for row in np.flatnonzero(before >= 0):
-            arrival_s[row] = arrival_s[before[row]] + think_s[row]
+        for row, rows in enumerate(earlier):
+            if rows:
+                arrival_s[row] = arrival_s[list(rows)].max() + think_s[row]
         order = np.argsort(arrival_s, kind="stable")
         if self._config.scale_tokens != 1.0:
             trace = trace.labelled(f"what is said scaled by {self._config.scale_tokens:g}")
-        session = np.unique(root, return_inverse=True)[1]  # from 0, in the file's order
+        session = np.unique(turns.session, return_inverse=True)[1]  # from 0, in the file's order
         segments = _segments(trace, session, before, prompt + output, self._config.scale_tokens)
+        waits, at = turns.waits_for, np.argsort(order).tolist()
+        if waits is not None:
+            waits = [tuple(at[each] for each in waits[row]) for row in order]
         return Schedule(
             arrival_s=arrival_s[order], model=[DEFAULT] * len(trace), prompt_tokens=prompt[order],
             output_tokens=output[order], provenance=trace.provenance,
             shared=[segments[row] for row in order],
-            sessions=Columns(session[order], think_s[order]),
+            sessions=Columns(session[order], think_s[order], waits),
         )  # fmt: skip
 
-    def _first(self, trace: Trace, before: Ints) -> tuple[Trace, Ints]:
-        """The first `num_sessions`, and of each the first `max_turns`."""
-        config = self._config
-        number, first = np.zeros(len(before), np.int64), np.zeros(len(before), np.int64)
-        begun = np.cumsum(before < 0) - 1
-        for row, previous in enumerate(before.tolist()):
-            number[row] = 0 if previous < 0 else number[previous] + 1
-            first[row] = begun[row] if previous < 0 else first[previous]
-        there = int((before < 0).sum())
+    def _first(self, trace: Trace, turns: Columns) -> tuple[Trace, Columns]:
+        """The first `num_sessions`, with those that they begin, and of each the first
+        `max_turns`."""
+        config, before = self._config, previous_rows(turns.session).tolist()
+        number, begun, there = list[int](), list[int](), 0
+        for previous, rows in zip(before, turns.earlier(), strict=True):
+            number.append(0 if previous < 0 else number[previous] + 1)
+            begun.append(max((begun[each] for each in rows), default=there))
+            there += not rows
         wanted = config.num_sessions
         if wanted is not None and wanted > there:
             log.warning("%s has %d sessions, fewer than asked for", trace.provenance.source, there)
-        keep = np.ones(len(before), np.bool_) if wanted is None else first < wanted
         step = f"{min(there, wanted or there)} of {there} sessions"
+        out = np.array(begun) >= (wanted or there)
         if config.max_turns is not None:
-            keep &= number < config.max_turns
+            out |= np.array(number) >= config.max_turns
             step += f", at most {config.max_turns} turns of each"
-        at = np.cumsum(keep) - 1
-        left = np.where(before[keep] < 0, -1, at[before[keep]])
-        return trace.take(keep).labelled(step), left
+        keep, turns = turns.without(out)
+        return trace.take(keep).labelled(step), turns
 
-    def _starts(self, trace: Trace, root: Ints) -> tuple[Floats, Trace]:
-        """When each row's session begins, with the row `root`."""
+    def _starts(self, trace: Trace, first: Bools) -> tuple[Floats, Trace]:
+        """When the rows arrive that wait for no other, which are `first`."""
         rate_per_s = self._config.rate_per_s
         if rate_per_s is None:
             require(
                 trace.arrival_s is not None,
                 f"{trace.provenance.source} has no timestamps: give workload.rate_per_s",
             )
-            return trace.arrivals()[root] - trace.arrivals()[0], trace
+            return trace.arrivals() - trace.arrivals().min(), trace
         gaps_s = stream(self._seed, "sessions").exponential(1 / rate_per_s, len(trace))
         starts_s = np.zeros(len(trace))
-        first = root == np.arange(len(trace))
         starts_s[first] = np.append(0.0, np.cumsum(gaps_s[: int(first.sum()) - 1]))
         step = f"sessions begin by a Poisson process at {rate_per_s:g}/s"
-        return starts_s[root], trace.labelled(step, Synthetic.ARRIVALS_DRAWN)
+        return starts_s, trace.labelled(step, Synthetic.ARRIVALS_DRAWN)
 
-    def _thinking(self, trace: Trace, before: Ints) -> tuple[Floats, Trace]:
-        mean_s, later = self._config.think.mean_s, before >= 0
+    def _thinking(self, trace: Trace, earlier: list[tuple[int, ...]]) -> tuple[Floats, Trace]:
+        mean_s = self._config.think.mean_s
         if mean_s is not None:
             drawn_s = stream(self._seed, "think").exponential(mean_s, len(trace))
             step = f"users think for {mean_s:g} s on average, exponentially"
+            later = np.array([bool(rows) for rows in earlier])
             return np.where(later, drawn_s, 0.0), trace.labelled(step, Synthetic.ARRIVALS_DRAWN)
         require(
             trace.arrival_s is not None,
             f"{trace.provenance.source} has no timestamps: give workload.think.mean_s",
         )
-        gap_s = trace.arrivals() - trace.arrivals()[before]
+        at_s = trace.arrivals()
+        ends = enumerate(earlier)
+        ends_s = [max((at_s[each] for each in rows), default=at_s[row]) for row, rows in ends]
         step = "users think as long as the trace's turns are apart, its answers' time included"
-        return np.where(later, gap_s, 0.0), trace.labelled(step)
+        return np.maximum(at_s - ends_s, 0.0), trace.labelled(step)
 
     def _scaled(self, trace: Trace, before: Ints) -> tuple[Ints, Ints]:
         """Prompt and output tokens, by `scale_tokens` of what is new in each turn."""
@@ -198,7 +201,7 @@ def _segments(
         if before[row] >= 0:
             common = found[int(before[row])][:-1]
         else:
-            common = () if named is None else formats.full_blocks(named[row], trace, row)
+            common = () if named is None else full_blocks(named[row], trace.prompt_tokens[row])
         own = total - sum(tokens for _, tokens in common)
         found.append((*common, (base + int(session[row]), own)))
     return found

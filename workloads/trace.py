@@ -20,7 +20,9 @@ from harness.schedule import Provenance, Synthetic
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Strings = npt.NDArray[np.object_]
-Rows = slice | Ints | npt.NDArray[np.bool_]
+Bools = npt.NDArray[np.bool_]
+Place = tuple[int, ...]
+Rows = slice | Ints | Bools
 
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,9 @@ class Trace:
     priority: Ints | None = None  # None: all alike
     chat: Ints | None = None  # each request's id, where a trace of conversations has them …
     parent: Ints | None = None  # … and the id of the request that it continues
+    # Place each, where agents have subagents: the conversation's number, then the place in its list
+    # of requests, of a subagent's request that in the subagent's too; of others the number alone
+    place: Strings | None = None
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)

@@ -53,7 +53,7 @@ def recover(path: Path) -> Recorder:
                 request.generated_tokens = sum(each.num_tokens for each in record.segments)
                 if turn is not None and turn.previous is not None and record.sent_s is not None:
                     request.prompt_tokens = turn.previous.known_tokens + turn.new_tokens
-                follows = closed or (turn is not None and turn.previous is not None)
+                follows = closed or (turn is not None and turn.earlier)
                 if follows and record.sent_s is not None:
                     record.request.arrival_s = record.sent_s
             folder.write_requests(requests_table(recorder))

@@ -86,16 +86,17 @@ def fit_context(schedule: Schedule, models: Mapping[str, ModelSpec], fit_context
 def _shortened(
     schedule: Schedule, sessions: Sessions, over: npt.NDArray[np.bool_], positions: int
 ) -> Schedule:
-    """Without the turns that are `over` and, since prompts grow, all behind them."""
-    keep = np.flatnonzero(~over)
+    """Without the turns that are `over` and all that these begin."""
+    keep, left = sessions.without(over)
     if not len(keep):
         raise UsageError(f"no session's first turn fits the model's {positions} positions")
-    step = f"{int(over.sum())} turns left out: with them sessions exceed {positions} positions"
+    num_out = len(schedule) - len(keep)
+    step = f"{num_out} turns left out: with them sessions exceed {positions} positions"
     provenance = replace(schedule.provenance, steps=[*schedule.provenance.steps, step])
     assert schedule.shared is not None, "sessions have streams"
     return replace(
         schedule, arrival_s=schedule.arrival_s[keep], model=[schedule.model[i] for i in keep],
         prompt_tokens=schedule.prompt_tokens[keep], output_tokens=schedule.output_tokens[keep],
         shared=[schedule.shared[i] for i in keep], provenance=provenance,
-        sessions=Sessions(sessions.session[keep], sessions.think_s[keep]),
+        sessions=left,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,11 @@ BLOCK = 4
 
 
 def schedule(
-    session: list[int], prompt: list[int], output: int = 1, think_s: float = 2.0
+    session: list[int],
+    prompt: list[int],
+    output: int = 1,
+    think_s: float = 2.0,
+    waits_for: list[tuple[int, ...]] | None = None,
 ) -> Schedule:
     """Requests a second apart, each of the session that `session` says."""
     rows = len(session)
@@ -41,11 +46,13 @@ def schedule(
         prompt_tokens=np.array(prompt), output_tokens=np.full(rows, output),
         provenance=PROVENANCE,
         shared=[((s, p + output),) for s, p in zip(session, prompt, strict=True)],
-        sessions=Sessions(np.array(session), np.where(later, think_s, 0.0)),
+        sessions=Sessions(np.array(session), np.where(later, think_s, 0.0), waits_for),
     )  # fmt: skip
 
 
 TWO = schedule([7, 3, 7, 7, 3], [5, 6, 9, 12, 10])
+# An agent, two subagents, of which one has two turns, and the agent's next turn
+AGENT = schedule([0, 1, 2, 1, 0], [5, 6, 7, 9, 12], waits_for=[(), (0,), (0,), (), (3, 2)])
 
 
 class Answering(Timed):
@@ -94,6 +101,27 @@ def test_turns_behind_one_that_never_ends_fail_unsent_with_a_reason() -> None:
     assert records[3].sent_s is None
 
 
+def test_subagents_run_beside_each_other_and_the_next_turn_waits_for_the_last() -> None:
+    records = played(VirtualLoop(), AGENT.requests(), [10.0, 1.0, 30.0, 4.0, 1.0]).records
+    assert [records[i].sent_s for i in range(5)] == [0.0, 10.0, 10.0, 13.0, 42.0]
+    assert [records[i].request.arrival_s for i in range(5)] == [0.0, 10.0, 10.0, 13.0, 42.0]
+    records = played(VirtualLoop(), AGENT.requests(), [10.0, 1.0, 3.0, 40.0, 1.0]).records
+    assert records[4].sent_s == 55.0
+    assert records[4].request.prompt_tokens == 12
+
+
+@pytest.mark.parametrize("fails", [1, 2, 3])
+def test_a_subagent_that_fails_ends_what_waits_for_it_and_nothing_else(fails: int) -> None:
+    service_s: list[float | None] = [1.0] * 5
+    service_s[fails] = None
+    records = played(VirtualLoop(), AGENT.requests(), service_s).records
+    unsent = [i for i in range(5) if records[i].sent_s is None]
+    assert unsent == ([3, 4] if fails == 1 else [4])
+    failed = {i for i in range(5) if records[i].status == "failed"}
+    assert failed == set(unsent)
+    assert "never sent" in records[4].error
+
+
 def test_a_session_of_any_length_may_fail() -> None:
     long = schedule([1] * 1500, [*range(5, 3005, 2)]).requests()
     records = played(VirtualLoop(), long, [None] * 1500).records
@@ -116,6 +144,11 @@ def test_a_schedule_of_sessions_is_read_back_and_others_hash_as_before(tmp_path:
     ]  # fmt: skip
     other = schedule([7, 3, 7, 7, 3], [5, 6, 9, 12, 10], think_s=1.0)
     assert other.sha256() != TWO.sha256()
+    AGENT.save(tmp_path / "a.parquet")
+    back = Schedule.load(tmp_path / "a.parquet")
+    assert back.sessions is not None
+    assert back.sessions.waits_for == [(), (0,), (0,), (), (3, 2)]
+    assert back.sha256() == AGENT.sha256() != replace(AGENT, sessions=TWO.sessions).sha256()
 
 
 @pytest.mark.parametrize(
@@ -131,6 +164,14 @@ def test_what_is_no_session_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         schedule(session, prompt, think_s=think_s)
+
+
+@pytest.mark.parametrize("rows", [[(), (1,)], [(0,), ()], [(), (-1,)]])
+def test_a_row_waits_for_rows_before_it_alone(rows: list[tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError, match="waits_for must be rows before it, got"):
+        schedule([0, 1], [5, 6], waits_for=rows)
+    with pytest.raises(ValueError, match="one value for each row"):
+        schedule([0, 1], [5, 6], waits_for=[()])
 
 
 def test_a_prompt_is_what_was_said_before_with_the_real_answers() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +14,6 @@ from harness.errors import UsageError
 from harness.schedule import Provenance, Schedule
 from tests.unit.workloads.conftest import Make
 from workloads import formats
-from workloads.conversations import previous_turns
 from workloads.trace import Trace
 
 
@@ -257,53 +254,3 @@ def test_what_load_writes_save_reads(tmp_path: Path, make: Make) -> None:
     schedule = make("azure_code", "workload.num_requests=50")
     schedule.save(path)
     assert Schedule.load(path).sha256() == schedule.sha256()
-
-
-def weka(*requests: dict[str, Any], **more: Any) -> str:
-    """A line of WEKA's form, made by hand."""
-    every = [{"type": "s", "model": "m", "stop": ""} | request for request in requests]
-    return json.dumps({"id": "one", "models": ["m"], "block_size": 64, "requests": every} | more)
-
-
-FIRST = {"t": 0.0, "in": 128, "out": 10, "hash_ids": [1, 2]}
-SECOND = {"t": 4.5, "in": 160, "out": 7, "hash_ids": [1, 2, 3], "think_time": 2.0}
-
-
-def test_wekas_conversations_share_blocks_within_themselves(tmp_path: Path) -> None:
-    path = tmp_path / "agents.jsonl"
-    path.write_text(f"{weka(FIRST, SECOND)}\n\n{weka(FIRST)}\n")
-    trace = read(path)
-    assert trace.arrivals().tolist() == [0.0, 0.0, 4.5]
-    assert trace.prompt_tokens.tolist() == [128, 128, 160]
-    assert trace.output_tokens.tolist() == [10, 10, 7]
-    assert previous_turns(trace)[1].tolist() == [-1, -1, 0]
-    assert trace.shared is not None
-    one, other, later = ([stream for stream, _ in row] for row in trace.shared)
-    assert later[:2] == one
-    assert set(other).isdisjoint(later)
-    assert {tokens for row in trace.shared for _, tokens in row} == {64}
-    path.write_text("\n".join(weka(FIRST, hash_id_scope="global") for _ in range(2)))
-    both = read(path).shared
-    assert both is not None
-    assert both[0] == both[1]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (weka(FIRST, {"type": "subagent", "t": 1, "requests": []}), "line 1: a subagent runs"),
-        (weka(FIRST, block_size=0), "line 1: block_size must be a whole number of at least 1"),
-        (weka(FIRST | {"t": -1}), "line 1: t must be a number of at least 0, got -1"),
-        (weka(FIRST | {"in": 1.5}), "line 1: in must be a whole number"),
-        (weka(FIRST | {"hash_ids": 3}), "line 1: hash_ids must be a list"),
-        (weka(requests=7), "line 1: requests must be a list of objects"),
-        (weka(), "has no requests"),
-        (f"{weka(FIRST)}\n{weka(FIRST, hash_id_scope='global')}", "scope=global is not that of th"),
-        (f"{weka(FIRST)}\n{{}}", "line 2: requests must be a list of objects"),
-    ],
-)
-def test_a_broken_conversation_of_wekas_is_named(tmp_path: Path, line: str, message: str) -> None:
-    path = tmp_path / "agents.jsonl"
-    path.write_text(line)
-    with pytest.raises(UsageError, match=message):
-        read(path)
