@@ -119,11 +119,23 @@ def json_lines(draw: st.DrawFn) -> bytes:
             del row[draw(st.sampled_from(list(row)))]
         if weka:
             requests = [row] * draw(st.integers(0, 3)) if draw(st.booleans()) else draw(NESTED)
+            if draw(st.booleans()):
+                agent = {"type": "subagent", "t": draw(SCALARS | st.just(1)), "requests": requests}
+                requests = [row, agent, *draw(st.lists(st.just(row), max_size=1))]
             row = {"block_size": draw(st.integers(-1, 100)), "requests": requests}
         lines.append(json.dumps(row))
     if draw(st.booleans()):
         lines.append(draw(st.sampled_from(DEEP)))
     return "\n".join(lines).encode()
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> bytes:
+    names = ("turn", "timestamp", "input_token_count", "output_token_count")
+    turn = st.fixed_dictionaries({name: st.integers(0, 9) for name in names})
+    odd = st.dictionaries(st.sampled_from(names), NESTED)
+    made = draw(st.lists(st.lists(turn | turn | turn | odd, max_size=3) | NESTED, max_size=3))
+    return json.dumps(made).encode()
 
 
 OPEN = '{"timestamp": '
@@ -239,6 +251,12 @@ def test_csv(content: bytes) -> None:
 @inputs(0.15)
 @given(damaged(json_lines()))
 def test_mooncake(content: bytes) -> None:
+    check(content)
+
+
+@inputs(0.1)
+@given(damaged(conversations()))
+def test_servegen(content: bytes) -> None:
     check(content)
 
 

@@ -27,6 +27,7 @@ from harness.running import interrupts
 from harness.schedule import Schedule
 from tests.running import run_here
 from tests.unit.metrics.service import PROVENANCE
+from tests.unit.test_sessions import AGENT
 
 LIVE = (
     "+system='null'", "+workload=azure_code", "engine=none", "figure=null", "data.dir=null",
@@ -179,6 +180,19 @@ def test_in_a_recovered_closed_loop_a_request_arrived_when_it_was_sent(tmp_path:
     recorder.close()
     records = recover(tmp_path).records
     assert [record.request.arrival_s for record in records.values()] == [0.0, 7.0]
+
+
+def test_in_a_recovered_run_a_subagent_arrived_when_it_was_sent(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_manifest({"status": "begun", "engine": {}})
+    folder.write_schedule(AGENT)
+    recorder = Journal(AGENT.requests(), tmp_path / JOURNAL, announce=pytest.fail)
+    recorder.start()
+    recorder.sent(recorder.records[0].request, 0.5)
+    recorder.sent(recorder.records[1].request, 7.0)
+    recorder.close()
+    records = recover(tmp_path).records
+    assert [records[i].request.arrival_s for i in (0, 1)] == [0.0, 7.0]
 
 
 @pytest.mark.parametrize("last", ["write_summary", "write_requests", "complete"])
