@@ -13,6 +13,7 @@ from harness.prompts import prompt_ids
 from harness.request import Prompt
 from harness.schedule import Schedule
 from tests.running import model_spec, run_here
+from tests.unit.workloads.test_json_traces import call, subagent, weka
 
 ROWS = [(30, 20), (70, 9), (95, 40), (12, 5), (40, 33), (90, 12), (18, 17)]  # of 3 sessions
 
@@ -47,6 +48,26 @@ def test_tokens_are_those_without_a_cache_and_hits_those_of_the_simulator(
     assert simulated["sessions"]["first"]["cached_tokens"] == 0
     manifest = json.loads((tmp_path / "sim" / "manifest.json").read_text())
     assert manifest["sessions"] == 3
+
+
+@pytest.mark.live
+@pytest.mark.usefixtures("forked_workers")
+def test_an_agents_next_turn_waits_for_its_subagents(
+    tmp_path: Path, sessions: tuple[str, ...]
+) -> None:
+    path = tmp_path / "agents.jsonl"
+    agents = [subagent(1, call(1, 34, 9, 1), call(2, 60, 30, 1)), subagent(1, call(1, 40, 25, 2))]
+    path.write_text(weka(call(0, 48, 20, 1, 3), *agents, call(5, 80, 6, 1, 3), block_size=16))
+    words = (*sessions, f"workload.path={path}")
+    summary = run_here(tmp_path / "run", *words, "engine=torch", "engine.device=cpu")
+    assert summary["num_completed"] == 5
+    run_here(tmp_path / "sim", *words, "engine=sim")
+    assert hits(tmp_path / "run") == hits(tmp_path / "sim")
+    rows = pq.read_table(tmp_path / "run" / "requests.parquet").to_pylist()
+    sent_s = {row["prompt_tokens"]: row["sent_s"] for row in rows}
+    ended_s = {row["prompt_tokens"]: max(row["token_times_s"]) for row in rows}
+    assert min(sent_s[34], sent_s[40]) > ended_s[48]
+    assert sent_s[80] > max(ended_s[60], ended_s[40])
 
 
 def tokens(run: Path) -> dict[int, list[int]]:
