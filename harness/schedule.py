@@ -27,7 +27,7 @@ from harness.sessions import Sessions
 
 MAX_ARRIVAL_S = 1e8  # three years: much later, a float's next value is a token's time away
 COLUMNS = ("arrival_s", "model", "prompt_tokens", "output_tokens")
-SESSIONS = ("session", "think_s")  # where requests are turns of sessions
+SESSIONS = {"session": pa.int64(), "think_s": pa.float64()}  # where requests are turns of sessions
 WAITS = "waits_for"  # where turns also wait for other sessions: lists of rows
 SHARED = ("shared_streams", "shared_tokens")  # where prompts share something: lists, of one length
 LISTS = pa.list_(pa.int64())
@@ -202,7 +202,7 @@ class Schedule:
             provenance=Provenance.parsed(metadata[b"provenance"]),
             prompts=_prompts(table) if "prompt_ids" in known else None,
             shared=_shared(table) if SHARED[0] in known else None,
-            sessions=_sessions(table) if SESSIONS[0] in known else None,
+            sessions=_sessions(table) if "session" in known else None,
             **{name: _column(table, name, pa.int64()).to_numpy() for name in whole},
         )
 
@@ -247,11 +247,10 @@ def _lists(table: pa.Table, name: str) -> list[tuple[int, ...]]:
 
 
 def _sessions(table: pa.Table) -> Sessions:
-    kinds = dict(zip(SESSIONS, (pa.int64(), pa.float64()), strict=True))
     if missing := [name for name in SESSIONS if name not in table.column_names]:
         raise ValueError(f"it has sessions, and lacks {missing[0]}")
     waits = _lists(table, WAITS) if WAITS in table.column_names else None
-    columns = {name: _column(table, name, kind).to_numpy() for name, kind in kinds.items()}
+    columns = {name: _column(table, name, kind).to_numpy() for name, kind in SESSIONS.items()}
     return Sessions(waits_for=waits, **columns)
 
 
