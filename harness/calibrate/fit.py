@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -77,20 +78,24 @@ def fit_law(cells: Sequence[Cells], hardware: Mapping[str, Hardware] | None = No
     start, low, high = np.log(list(START.values())).T
     weights = [np.sqrt(PAIR_WEIGHT / (2 * len(c.batch))) / NOISE for c in cells]
 
+    def by_device(x: Floats) -> dict[str, Floats]:
+        offsets = x[len(LAW) :].reshape(len(devices), len(LAW))
+        return dict(zip(devices, x[: len(LAW)] + offsets, strict=True))
+
     def unpack(x: Floats) -> Law:
-        mean, offsets = x[: len(LAW)], x[len(LAW) :].reshape(len(devices), len(LAW))
-        return Law(
-            {d: constants(mean + o, "device law") for d, o in zip(devices, offsets, strict=True)},
-            constants(mean, "datasheet"),
-            hardware or {},
-        )
+        found = {d: constants(each, "device law") for d, each in by_device(x).items()}
+        return Law(found, constants(x[: len(LAW)], "datasheet"), hardware or {})
+
+    @lru_cache(maxsize=16 * len(cells))  # most steps leave a pair's device as it was
+    def part(pair: int, logarithms: bytes) -> Floats:
+        c, own = cells[pair], constants(np.frombuffer(logarithms), "device law")
+        terms = Law({c.device: own}, own, hardware or {}).terms(c)
+        weighted: Floats = weights[pair] * robust(np.concatenate(errors(terms, c)))
+        return weighted
 
     def residuals(x: Floats) -> Floats:
-        found = unpack(x)
-        parts = [
-            w * robust(np.concatenate(errors(found.terms(c), c)))
-            for c, w in zip(cells, weights, strict=True)
-        ]
+        of = by_device(x)
+        parts = [part(pair, of[c.device].tobytes()) for pair, c in enumerate(cells)]
         priors = (x[: len(LAW)] - start) / MEAN_SPREAD, x[len(LAW) :] / DEVICE_SPREAD
         return np.concatenate([*parts, *priors])
 
