@@ -10,11 +10,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.claims import __main__ as command
 from harness.claims.assess import Judged, by_profile, conditional, judged
-from harness.claims.judging import JUDGED
-from harness.claims.ledger import CAUSES, Claim, Paper, Variations, load
-from harness.claims.page import Papers, as_markdown
+from harness.claims.ledger import Claim, Paper, Variations, load
+from harness.claims.page import as_markdown
 from harness.claims.record import as_json
 from harness.errors import UsageError
 
@@ -241,41 +239,3 @@ def test_a_wrong_ledger_is_told(tmp_path: Path, rows: str, words: str) -> None:
     path.write_text(HEAD + rows)
     with pytest.raises(UsageError, match=words):
         load(path)
-
-
-@pytest.fixture(scope="module")
-def committed() -> Papers:
-    return command.assessed()
-
-
-def test_what_is_committed_is_what_the_tables_give(
-    committed: Papers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(command, "assessed", lambda: committed)
-    status = command.main(["--check"])
-    assert (status, capsys.readouterr().out.splitlines()[:-1]) == (0, [])
-
-
-def test_every_table_behind_a_claim_has_its_digest(committed: Papers) -> None:
-    """Without it `judged` could not tell that a table was changed by hand."""
-    without = {
-        each.claim.figure
-        for _, rows in committed.values()
-        for row in rows
-        for each in (row, *row.profiles.values())
-        if each.source and not each.source.get("table_sha256")
-    }
-    assert without == set()
-
-
-def test_every_claim_that_does_not_hold_has_a_cause_and_a_sentence(committed: Papers) -> None:
-    wanting = [
-        each.claim.id
-        for _, rows in committed.values()
-        for each in rows
-        if each.verdict not in ("reproduced", "trend only", "setting", "repeated")
-        and not (each.claim.cause in CAUSES and len(each.claim.reason) >= 25)
-    ]
-    assert wanting == []
-    assert "unknown" in CAUSES
-    assert set(JUDGED) == {"reproduced", "trend only", "weak", "not reproduced"}

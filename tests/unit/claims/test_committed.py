@@ -1,0 +1,77 @@
+"""What is committed of the papers: every claim is judged once for all of these tests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.claims import __main__ as command
+from harness.claims.judging import JUDGED
+from harness.claims.ledger import CAUSES
+from harness.claims.page import Papers
+from plots import embedded, papers
+from tests.unit.plots.test_papers_page import BLANK
+from tests.unit.plots.test_report_page import Page
+
+COMMITTED = command.PUBLISHED / papers.NAME
+MOST_BYTES = 10e6
+
+
+@pytest.fixture(scope="module")
+def committed() -> Papers:
+    return command.assessed()
+
+
+def test_what_is_committed_is_what_the_tables_give(
+    committed: Papers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "assessed", lambda: committed)
+    status = command.main(["--check"])
+    assert (status, capsys.readouterr().out.splitlines()[:-1]) == (0, [])
+
+
+def test_every_table_behind_a_claim_has_its_digest(committed: Papers) -> None:
+    """Without it `judged` could not tell that a table was changed by hand."""
+    without = {
+        each.claim.figure
+        for _, rows in committed.values()
+        for row in rows
+        for each in (row, *row.profiles.values())
+        if each.source and not each.source.get("table_sha256")
+    }
+    assert without == set()
+
+
+def test_every_claim_that_does_not_hold_has_a_cause_and_a_sentence(committed: Papers) -> None:
+    wanting = [
+        each.claim.id
+        for _, rows in committed.values()
+        for each in rows
+        if each.verdict not in ("reproduced", "trend only", "setting", "repeated")
+        and not (each.claim.cause in CAUSES and len(each.claim.reason) >= 25)
+    ]
+    assert wanting == []
+    assert "unknown" in CAUSES
+    assert set(JUDGED) == {"reproduced", "trend only", "weak", "not reproduced"}
+
+
+def without_pictures(path: Path) -> dict[str, str]:
+    return {"src": "", "of": embedded.of(path)}
+
+
+def text(page: str) -> str:
+    return re.sub(r'src="data:[^"]*"', 'src=""', page)
+
+
+def test_the_committed_page_is_of_what_is_committed(committed: Papers) -> None:
+    """Whatever a table, a picture or the ledger changes: `make papers` writes the page."""
+    now = papers.shown(committed, command.PUBLISHED, None, without_pictures)
+    was = text(COMMITTED.read_text(encoding="utf-8"))
+    differing = [(a, b) for a, b in zip(was.splitlines(), now.splitlines(), strict=False) if a != b]
+    assert not differing[:3], "run: make papers"
+    assert was == now
+    assert COMMITTED.stat().st_size < MOST_BYTES
+    assert not BLANK.search(was)
+    assert not Page(was).open
