@@ -50,10 +50,11 @@ def hardware_profile(name: str) -> Hardware:
 
 
 def run_here(run_dir: Path, *overrides: str, progress: str = "false") -> dict[str, Any]:
-    """Runs in this process without W&B; returns summary.json's content."""
+    """Runs in this process without W&B and, unless it is asked for, without a report, which takes
+    longer than a small run; returns summary.json's content."""
     quiet = ("tracking=none", f"progress={progress}")
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = compose("config", [*overrides, *quiet], return_hydra_config=True)
+        config = compose("config", ["figure=null", *overrides, *quiet], return_hydra_config=True)
     choices = dict(config.hydra.runtime.choices)
     del config.hydra
     run(config, Command(run_dir, True, choices, overrides))
@@ -66,21 +67,24 @@ def command(*arguments: str) -> list[str]:
 
 
 def run_command(
-    *arguments: str, timeout: float = 240, env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Runs `python -m harness …` from the project's root and captures what it prints. Without
-    `env`, in a process forked from one that has its imports, which are most of its time."""
+    *arguments: str, timeout: float = 240, env: Mapping[str, str] | None = None,
+    folder: Path = ROOT,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """Runs `python -m harness …` from `folder` and captures what it prints. Without `env`, in a
+    process forked from one that has its imports, which are most of its time."""
     words = command(*arguments)
     if env is not None:
         return subprocess.run(
-            words, cwd=ROOT, env=os.environ | env, capture_output=True, text=True, check=False,
+            words, cwd=folder, env=os.environ | env, capture_output=True, text=True, check=False,
             timeout=timeout,
         )  # fmt: skip
     forking = multiprocessing.get_context("forkserver")
     forking.set_forkserver_preload(["harness.__main__", "harness.running.run", "plots.report"])
-    with TemporaryDirectory() as folder:
-        said = [Path(folder) / name for name in ("stdout", "stderr")]
-        process = forking.Process(target=_be_command, args=(arguments, said, dict(os.environ)))
+    with TemporaryDirectory() as captured:
+        said = [Path(captured) / name for name in ("stdout", "stderr")]
+        process = forking.Process(
+            target=_be_command, args=(arguments, said, folder, dict(os.environ))
+        )
         process.start()
         process.join(timeout)
         if process.exitcode is None:
@@ -91,10 +95,13 @@ def run_command(
         )
 
 
-def _be_command(words: Sequence[str], said: Sequence[Path], environment: Mapping[str, str]) -> None:
+def _be_command(
+    words: Sequence[str], said: Sequence[Path], folder: Path, environment: Mapping[str, str]
+) -> None:
     for number, path in enumerate(said, 1):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), number)
-    os.chdir(ROOT)
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["harness", *words]

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.running import ROOT, run_command
+
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 QUICK = ("tracking=none", "progress=false", "figure=null")
 
@@ -29,14 +30,12 @@ def lay_out(page: str, folder: Path) -> None:
             path.write_text(content)
 
 
-def run(command: str, folder: Path, *more: str) -> str:
-    _, _, *words = shlex.split(command)
+def run(command: str, folder: Path, *more: str, in_a_process: bool = False) -> str:
+    python, module, harness, *words = shlex.split(command)
+    assert (python, module, harness) == ("python", "-m", "harness")
     words = [str(next(folder.glob(word))) if "*" in word else word for word in words]
-    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, "-m", *words, *more], cwd=folder, env=environment,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    env = {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"} if in_a_process else None
+    done = run_command(*words, *more, folder=folder, env=env, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -59,7 +58,8 @@ def test_the_tutorials_system_runs_live_and_its_order_matters(tmp_path: Path) ->
     few = "workload.num_requests=12 workload.scale.to_rate_per_s=40 system.max_num_seqs=2"
     few += " workload.lengths.scale_output=0.25"
     common = f"python -m harness --config-dir conf +workload=burstgpt {few}"
-    shortest = run(f"{common} +system=shortest system.error=0 engine=torch", tmp_path, *QUICK)
+    live = f"{common} +system=shortest system.error=0 engine=torch"
+    shortest = run(live, tmp_path, *QUICK, in_a_process=True)
     assert "shortest x burstgpt" in shortest
     means = {}
     for system in ("vllm", "shortest"):
