@@ -107,7 +107,7 @@ tests: setup
 
 # Compiled functions and other processes cannot be watched.
 coverage: setup
-	HARNESS_PURE=1 $(BESIDE) -n 2 -m "not alone and not live and not vllm" --cov \
+	HARNESS_PURE=1 HYPOTHESIS=all $(BESIDE) -n 2 -m "not alone and not live and not vllm" --cov \
 	  --cov-report=term --cov-report=json:results/runs/coverage.json
 
 mutants: setup

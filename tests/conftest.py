@@ -5,8 +5,9 @@ them has: the rows that the repository carries, a download, or a synthetic trace
 foot of the report say so.
 
 Hypothesis draws the same inputs each time, so that a commit passes or fails by what is in it;
-HYPOTHESIS=random draws others, and `make fuzz` many. With HYPOTHESIS=unshrunk, for mutants, a test
-that fails ends at once: the least input that fails is not searched.
+HYPOTHESIS=random draws others, and `make fuzz` many. It draws a quarter of those that a test asks
+for, and all of them with HYPOTHESIS=all (`tests.examples`). With HYPOTHESIS=unshrunk, for mutants,
+a test that fails ends at once: the least input that fails is not searched.
 
 Only tests that are marked `live` may start workers or servers: the others run side by side.
 """
@@ -22,14 +23,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra._internal import defaults_list
 from hydra._internal.config_repository import ConfigRepository
 from hypothesis import Phase, settings
 
+from tests.examples import num_examples
 from tests.forked_workers import Forker
 
 _HYPOTHESIS = os.environ.get("HYPOTHESIS")
 settings.register_profile(
     "same",
+    max_examples=num_examples(100),
     derandomize=_HYPOTHESIS != "random",
     deadline=None,  # a busy machine is no failure
     phases=[Phase.explicit, Phase.generate] if _HYPOTHESIS == "unshrunk" else list(Phase),
@@ -52,7 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _parse_once() -> None:
     """Hydra parses each file once, and not for each of a thousand configurations that it composes:
-    a quarter of their time."""
+    a quarter of their time. What a defaults list may refer to is collected for those that refer to
+    something: a seventh."""
+    collect = defaults_list._create_interpolation_map
+
+    def collected(overrides: Any, defaults: Any, self_added: bool) -> Any:
+        refers = any(each.is_interpolation() for each in defaults)
+        return collect(overrides, defaults, self_added) if refers else None
+
     load, parsed = ConfigRepository.load_config, dict[Any, bytes]()
 
     def kept(self: ConfigRepository, config_path: str) -> Any:
@@ -61,7 +72,9 @@ def _parse_once() -> None:
             parsed[key] = pickle.dumps(load(self, config_path))
         return pickle.loads(parsed[key])
 
-    pytest.MonkeyPatch().setattr(ConfigRepository, "load_config", kept)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(ConfigRepository, "load_config", kept)
+    patch.setattr(defaults_list, "_create_interpolation_map", collected)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
