@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.clock import VirtualLoop
@@ -17,6 +17,7 @@ from harness.request import Request
 from harness.running.client import Client
 from harness.sim.instance import SimInstance
 from systems.baselines.vllm import VllmSystem
+from tests.examples import examples
 from tests.running import hardware_profile, model_spec
 from tests.unit.sim_oracle import PerTokenInstance
 
@@ -96,7 +97,7 @@ ROWS = st.lists(
 ).map(lambda rows: sorted(rows, key=lambda row: row[0]))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(ROWS, st.integers(33, 120), st.integers(1, 12))
 def test_macro_steps_equal_per_token_stepping(
     rows: list[tuple[float, int, int]], num_blocks: int, seats: int

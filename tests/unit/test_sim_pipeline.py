@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.configuration.config import build
@@ -21,6 +21,7 @@ from harness.running import testbed
 from harness.running.testbed import Bed, decode, finish, prefill
 from harness.sim.pipeline import SimPipeline
 from tests.elastic import hardware, private, spec
+from tests.examples import examples
 from tests.running import composed
 
 DEPTH = 4
@@ -209,7 +210,7 @@ def test_pipelines_that_cross_take_turns() -> None:
     assert gap_s - step_s == pytest.approx(stage_s(60, 0, 0, 2, False) + TURNAROUND_S, rel=0.05)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     cut=st.integers(1, DEPTH - 1),
     prompts=st.lists(st.tuples(st.integers(1, 90), st.integers(1, 20)), min_size=1, max_size=6),

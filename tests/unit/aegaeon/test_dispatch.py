@@ -12,10 +12,11 @@ from itertools import cycle, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.request import Request
+from tests.examples import examples
 from tests.unit.aegaeon.trial import Trial, requests_of, system_node
 
 MODELS = ["narrow-0", "wide-1", "deep-2", "narrow-3"]
@@ -100,7 +101,7 @@ def prefills(trial: Trial, instance: str) -> list[dict[str, Any]]:
     return [e for e in runs if e["fields"]["phase"] == "prefill"]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(stories)
 def test_requests_join_queue_and_run_as_algorithm_1_says(story: list[tuple[int, str, int]]) -> None:
     oracle: list[Algorithm1] = []
@@ -140,7 +141,7 @@ def test_of_instances_that_are_equally_idle_the_first_is_chosen() -> None:
     assert ran == [[model] for model in MODELS[:3]]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(stories, st.sampled_from(MODELS), st.integers(0, 30), st.integers(1, 3))
 def test_no_flood_keeps_a_group_waiting_longer_than_the_groups_ahead_of_it(
     story: list[tuple[int, str, int]], flooding: str, flood: int, num_prefill: int
@@ -175,7 +176,7 @@ def test_no_flood_keeps_a_group_waiting_longer_than_the_groups_ahead_of_it(
         assert len(before) <= ahead * MAX_GPSIZE, (number, ahead, len(before))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(stories, st.lists(st.integers(2, 200), min_size=1, max_size=5), st.integers(1, 2))
 @example([(20, "deep-2", 300)] * 20, [10, 200, 10, 200, 200], 1)  # several batches with room
 def test_prefilled_requests_join_the_first_batch_with_room_or_the_shortest_work_list(

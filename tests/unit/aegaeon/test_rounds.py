@@ -13,10 +13,11 @@ from itertools import groupby, pairwise, permutations
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from systems.aegaeon.decode import DecodeBatch, Decoder, Turn
+from tests.examples import examples
 from tests.unit.aegaeon.trial import Trial, requests_of
 
 MODELS = ["deep-2", "narrow-0", "wide-1"]
@@ -118,7 +119,7 @@ def first_grouped(models: tuple[str, ...]) -> list[int]:
     return list(next(order for order in orders if adjacent([models[i] for i in order])))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(stories, st.sampled_from(TBT_S))
 @example(APART, TBT_S[0])
 @example(APART, TBT_S[1])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from systems.aqua.artifact_scheduler import choose, due, iteration
 from systems.aqua.prompt import Limits, Prompt, Slice
 from systems.aqua.turn import Turn
+from tests.examples import examples
 from tests.unit.aqua.test_fair_scheduler import asked_lists, decode, prefill, run_limits
 from tests.unit.aqua.turns import Asked, Turns, changed
 
@@ -73,7 +74,7 @@ def test_admissions_do_not_put_off_the_next_fair_slice() -> None:
     assert turn.due(crowd)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(asked_lists, run_limits.filter(lambda limits: limits.max_prompts <= limits.batch_tokens))
 def test_nobody_starves_is_lost_or_doubled_and_batches_fit(
     asked: list[Asked], limits: Limits

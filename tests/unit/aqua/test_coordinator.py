@@ -22,6 +22,7 @@ from systems.aqua.coordinator.journal import Journal
 from systems.aqua.coordinator.ledger import Refused
 from systems.aqua.coordinator.requests import Allocate, Join, Leave, Offer
 from systems.aqua.coordinator.topology import Device, Topology
+from tests.examples import num_examples
 from tests.unit.aqua.test_ledger import TOPOLOGY
 
 METHODS = ("get", "put", "post", "delete")
@@ -164,7 +165,7 @@ def wrong(right: Any) -> st.SearchStrategy[Any]:
 
 
 @settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=num_examples(120), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.data())
 def test_no_request_breaks_it_and_wrong_ones_change_nothing(

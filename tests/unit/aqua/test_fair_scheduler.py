@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import replace
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device.block_pool import BlockPool
@@ -14,6 +14,7 @@ from harness.request import Request
 from systems.aqua.fair_scheduler import Since, choose, contended, decode_slots, due, fair, iteration
 from systems.aqua.prompt import Limits, Prompt, Slice
 from systems.serving import iteration as vllm
+from tests.examples import examples
 from tests.unit.aqua.turns import Asked, Turns, changed
 
 LIMITS = Limits(
@@ -180,7 +181,7 @@ def _oracle(crowd: list[Prompt], limits: Limits) -> Slice:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.lists(prompts, min_size=1, max_size=7), small_limits)
 def test_the_slice_is_what_section_7_says_by_brute_force(
     drawn: list[tuple[int, int, int, int]], limits: Limits
@@ -200,7 +201,7 @@ run_limits = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(asked_lists, run_limits, st.booleans())
 def test_nobody_starves_is_lost_or_doubled_and_batches_fit(
     asked: list[Asked], limits: Limits, fcfs: bool
@@ -212,7 +213,7 @@ def test_nobody_starves_is_lost_or_doubled_and_batches_fit(
         assert computed == each.prompt_tokens + each.output_tokens - 1
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(asked_lists)
 def test_without_contention_the_batches_are_vllms(asked: list[Asked]) -> None:
     """Iteration by iteration those of our vLLM, and so (tests/integration) of vLLM's own."""

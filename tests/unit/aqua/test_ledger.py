@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
@@ -22,6 +22,7 @@ from systems.aqua.coordinator.requests import (
     to_json,
 )
 from systems.aqua.coordinator.topology import Device, Topology
+from tests.examples import examples
 
 TOPOLOGY = Topology({name: Device(0, 100) for name in ("gpu0", "gpu1", "gpu2")}, {"gpu1": "gpu0"})
 
@@ -185,7 +186,7 @@ def check(found: Ledger) -> None:
     assert len(set(found.devices.values())) == len(found.devices)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.lists(changes, max_size=40))
 def test_no_byte_is_lost_or_doubled(asked: list[Change]) -> None:
     """A refused change changes nothing, a repeated one nothing more, and a journal of those that

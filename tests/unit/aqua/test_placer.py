@@ -7,7 +7,7 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
@@ -20,6 +20,7 @@ from systems.aqua.placer.assignment import (
 )
 from systems.aqua.placer.matching import Shard, match, preferences, stable_matching
 from systems.aqua.placer.mix import Modality, draw
+from tests.examples import examples
 from tests.unit.aqua.producers import PRODUCERS
 
 GB = 10**9
@@ -53,7 +54,7 @@ kinds = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(kinds, st.data(), st.integers(1, 3))
 def test_the_best_of_all_assignments_on_small_clusters(
     types: list[ModelType], data: st.DataObject, num_servers: int
@@ -152,7 +153,7 @@ def test_what_cannot_be_placed_is_refused(shards: int, number: int, reason: str)
 sizes = st.dictionaries(st.integers(0, 50), st.integers(0, 60), max_size=5)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(sizes, sizes)
 def test_the_matching_is_stable_and_one_to_one(
     lends: dict[object, int], needs: dict[object, int]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.request import Request
 from systems.aqua.migration import evacuations, returns
 from systems.aqua.tensors import Tensor, Tensors
+from tests.examples import examples
 
 NOBODY = Request(-1, 0.0, "m", 1, 1)
 
@@ -103,7 +104,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(steps, max_size=30), st.booleans(), st.permutations(range(6)))
 def test_bytes_are_conserved_over_migrations(
     drawn: list[tuple[str, object, object]], artifact: bool, needed: list[int]

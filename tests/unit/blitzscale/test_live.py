@@ -8,12 +8,13 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from systems.blitzscale.ilp import ilp
 from systems.blitzscale.schedulers import best_effort, ilp_free, overlap
 from systems.blitzscale.timeline import PairTimes, Timeline, replay
+from tests.examples import examples
 
 LIVE: list[Callable[[PairTimes], Sequence[int | None]]] = [best_effort, ilp, ilp_free]
 SCHEDULERS = [overlap, *LIVE]
@@ -110,7 +111,7 @@ def test_before_the_first_layer_the_source_goes_on_alone() -> None:
         ilp(waiting)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(pairs())
 def test_each_layer_runs_once_in_order_and_not_before_it_is_loaded(problem: PairTimes) -> None:
     for scheduler in SCHEDULERS:
@@ -135,7 +136,7 @@ def assert_one_at_a_time(found: Timeline) -> None:
         assert all(a.end_s <= b.start_s for a, b in pairwise(runs))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(pairs())
 def test_throughput_is_never_below_stop_the_world(problem: PairTimes) -> None:
     """Until all is loaded: at every moment as many batches have ended, or more. `overlap` is not

@@ -9,13 +9,14 @@ from statistics import mean
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from systems.blitzscale.chains import Crossing, Medium, Plan, Source, Target, arrivals_s, finish_s
 from systems.blitzscale.fabric import Fabric, fabric_of
 from systems.blitzscale.planner import plan
+from tests.examples import examples
 from tests.running import hardware_profile
 from tests.unit.blitzscale.clusters import LAYERS, NIC, every_spread, fabric, lanes, source, target
 
@@ -51,7 +52,7 @@ def problems(draw: st.DrawFn) -> Problem:
     return net, sources, targets, busy
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(problems())
 def test_a_plan_reaches_each_target_once_and_crosses_no_nic_twice(
     problem: Problem,
@@ -80,7 +81,7 @@ def test_a_plan_reaches_each_target_once_and_crosses_no_nic_twice(
     assert all(not forwards & set(tail.devices) for tail in found.tails())
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(problems())
 def test_nothing_flows_beside_serving_kv_if_another_source_exists(
     problem: Problem,

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from harness.errors import UsageError
 from systems.blitzscale.chains import Medium
 from systems.blitzscale.pool import GpuCopy, ParameterPool
+from tests.examples import num_examples
 
 GB = 10**9
 SIZES = {"72b": 145 * GB, "24b": 47 * GB, "8b": 16 * GB, "7b": 14 * GB, "1b": 2 * GB}
@@ -127,7 +128,7 @@ class Events(RuleBasedStateMachine):
         assert set(self.pool.host_copies.values()) <= set(self.alive)
 
 
-Events.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Events.TestCase.settings = settings(max_examples=num_examples(100), stateful_step_count=30)
 TestPoolUnderEvents = Events.TestCase
 
 

@@ -16,6 +16,7 @@ from harness.elastic.page_tables import PageTables, merged
 from harness.errors import RunError, UsageError
 from harness.request import Request
 from tests.elastic import spec
+from tests.examples import num_examples
 
 TINY = spec()  # 4 layers
 BLOCK_TOKENS = 16
@@ -225,7 +226,7 @@ class Pages(RuleBasedStateMachine):
 
 
 TestPages = Pages.TestCase
-TestPages.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestPages.settings = settings(max_examples=num_examples(40), stateful_step_count=25)
 
 
 def test_pages_that_moved_away_are_taken_back_where_they_are_needed() -> None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any, cast
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.drivers.connections import Connection, Connections
@@ -18,6 +18,7 @@ from harness.drivers.stream import EventSplitter, StreamError, Tally
 from harness.records.record import Recorder
 from harness.records.tables import requests_table
 from harness.request import Request
+from tests.examples import examples
 
 KEYS = st.sampled_from(
     ["choices", "usage", "text", "delta", "content", "tool_calls", "completion_tokens", "error",
@@ -79,7 +80,7 @@ def checked(tally: Tally, num_tokens: int) -> None:
     assert len(requests_table(recorder)) == 1
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(stream=STREAMS, sizes=CUTS, asked=st.integers(1, 20))
 def test_any_stream_of_events_gives_bounded_counts_or_one_sentence(
     stream: bytes, sizes: list[int], asked: int
@@ -185,7 +186,7 @@ def exchanged(data: bytes, sizes: list[int], end: str) -> Stage:
     return stage
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     status=STATUS,
     frame=FRAMES,
@@ -202,7 +203,7 @@ def test_any_answer_ends_once_and_frees_its_connection(
     assert stage.lent == 0
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.binary(max_size=200), sizes=CUTS, end=st.sampled_from(["lost", "silence"]))
 def test_any_bytes_at_all_end_once(data: bytes, sizes: list[int], end: str) -> None:
     stage = exchanged(data, sizes, end)

@@ -13,6 +13,7 @@ from systems.kunserve.exchange import (
     check_chunk,
     chunk_bytes,
 )
+from tests.examples import examples
 from tests.unit.kunserve.cluster import (
     GROUPS,
     SLOT_BYTES,
@@ -27,7 +28,7 @@ from tests.unit.kunserve.strategies import QWEN_14B
 KIB, MIB = 2**10, 2**20
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.sampled_from(GROUPS),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from systems.kunserve.group import alone, dropped_bytes, shard_bytes
 from systems.kunserve.merge import merge
+from tests.examples import examples
 from tests.unit.kunserve.strategies import QWEN_14B, check, grouped, model_of, singles
 
 GIB = 2**30
@@ -78,7 +79,7 @@ def test_a_merged_group_is_one_copy_of_what_its_members_hold(
         assert set(stage.layers) <= set(held[stage.member])
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(sizes=st.lists(st.integers(1, 3), min_size=2, max_size=3), num_layers=st.integers(3, 7))
 def test_no_other_split_has_a_smaller_largest_stage(sizes: list[int], num_layers: int) -> None:
     """By brute force over every order of the members and every place to cut."""

@@ -16,6 +16,7 @@ from systems.kunserve.monitor import (
     required_bytes,
 )
 from systems.serving.load import Load
+from tests.examples import examples
 
 CONFIG = MonitorConfig(horizon_s=1.0, window_s=2.0, restore_share=0.7, calm_s=5.0, queue="all")
 GOOD_CODE = {
@@ -147,7 +148,7 @@ def switches(
     return found
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(
     seed=st.integers(0, 2**32 - 1),
     large=st.integers(110, 300),

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from systems.kunserve.group import members
@@ -19,6 +19,7 @@ from systems.kunserve.moves import (
     margins,
 )
 from systems.kunserve.plan import throughput_greedy
+from tests.examples import examples
 from tests.unit.kunserve.cluster import (
     GROUPS,
     SLOT_BYTES,
@@ -103,7 +104,7 @@ def test_smaller_moves_end_their_remote_attention_first() -> None:
     assert [move.slots for move in ordered(moves, {"a": 0, "b": 9}).first] == [1, 3, 5]
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.sampled_from(GROUPS),
@@ -126,7 +127,7 @@ def test_no_member_ever_holds_more_than_it_has(
         assert not order.left
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.sampled_from(GROUPS),
@@ -172,7 +173,7 @@ def test_any_order_ends_beside_requests_that_take_what_is_grantable(
             flying.append(move)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(seed=st.integers(0, 2**32 - 1), sizes=st.sampled_from(GROUPS), small=small)
 def test_what_has_no_room_moves_when_requests_end(
     seed: int, sizes: list[int], small: dict[str, int]

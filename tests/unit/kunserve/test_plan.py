@@ -17,6 +17,7 @@ from systems.kunserve.plan import (
     memory_greedy,
     throughput_greedy,
 )
+from tests.examples import examples
 from tests.unit.kunserve.strategies import QWEN_14B, check, clusters, grouped, model_of, singles
 
 REPLICA = QWEN_14B.weight_bytes
@@ -146,7 +147,7 @@ def throughput_of(loss: list[float], size: int) -> float:
     return size - sum(loss[: size - 1])
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(loss=losses, count=st.integers(1, 8), merges=st.integers(0, 7))
 def test_greedy_against_exhaustive(loss: list[float], count: int, merges: int) -> None:
     """Where each instance more in a group costs at least what the one before did, Algorithm 1 is
@@ -198,7 +199,7 @@ def test_exhaustive_says_how_short_it_is_and_how_many_it_takes() -> None:
         exhaustive(singles(9, 48), 0, QWEN_14B, lambda n: n)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(cluster=clusters, replicas=st.floats(0, 8), loss=losses)
 def test_from_groups_that_exist_exhaustive_is_no_worse(
     cluster: tuple[list[int], int, bool], replicas: float, loss: list[float]

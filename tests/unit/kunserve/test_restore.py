@@ -12,6 +12,7 @@ from systems.kunserve.moves import apply, grantable_slots
 from systems.kunserve.plan import recover
 from systems.kunserve.restore import assign, migration_moves
 from systems.kunserve.weights import HOST, Rates, missing, restore_loads
+from tests.examples import examples
 from tests.unit.kunserve.cluster import in_pieces, moved, moves_of, ordered, places_of, throttled
 from tests.unit.kunserve.strategies import QWEN_14B, check, clusters, grouped, model_of
 
@@ -55,7 +56,7 @@ def test_what_no_instance_holds_comes_from_the_host() -> None:
     assert load.source == HOST
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(
     seed=st.integers(0, 2**32 - 1),
     size=st.integers(2, 4),
@@ -148,7 +149,7 @@ def test_a_death_leaves_full_copies_after_the_fewest_loads(
         assert load.source not in (load.member, gone)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.sampled_from([[1, 1], [1, 1, 1], [2, 2], [2, 1]]),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.configuration.config import settings as config_of
@@ -20,6 +20,7 @@ from systems.muxserve.estimate import Llm, ThroughputEstimator
 from systems.muxserve.memory import Budget
 from systems.muxserve.placement import PlacedMesh, Placer, cuts, llms_of
 from systems.muxserve.system import MuxServe
+from tests.examples import examples
 from tests.running import composed, hardware_profile, model_spec
 
 SPECS = {name: model_spec(name) for name in ("qwen2.5-7b", "yi1.5-9b", "llama2-13b")}
@@ -136,7 +137,7 @@ def ways(llms: Sequence[Llm], num_meshes: int) -> Iterator[list[list[Llm]]]:
         ]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     st.lists(
         st.tuples(st.sampled_from(sorted(SPECS)), st.sampled_from([0.05, 0.5, 4.0])),

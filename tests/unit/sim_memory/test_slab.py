@@ -1,13 +1,13 @@
 """Slabs: blocks of several shapes in one region, and what of it lies unused."""
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from harness.device.memory import KvShape, OutOfMemory
 from harness.errors import UsageError
 from harness.pooled.slab import SlabAllocator
+from tests.examples import examples
 
 
 def shape(block_bytes: int) -> KvShape:
@@ -153,4 +153,4 @@ class SlabStory(RuleBasedStateMachine):
 
 
 TestSlabStory = SlabStory.TestCase
-TestSlabStory.settings = settings(deadline=None, max_examples=50)
+TestSlabStory.settings = examples(50)

@@ -5,10 +5,11 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from harness.device.topology import Link, Topology
+from tests.examples import examples
 from tests.unit.sim_network.transfers import (
     Send,
     exact_arrivals,
@@ -18,7 +19,7 @@ from tests.unit.sim_network.transfers import (
     topologies,
 )
 
-EASY = settings(max_examples=60, deadline=None)
+EASY = examples(60)
 
 
 @EASY
