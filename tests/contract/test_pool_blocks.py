@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.clock import Event
 from harness.request import Request
 from tests.contract.pool_bench import KINDS, PoolBench
+from tests.examples import examples
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -90,7 +91,7 @@ class Actors:
             bench.pool[number].evict(request)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     models=st.lists(st.sampled_from(MODELS), min_size=5, max_size=5),
     prompts=st.lists(st.integers(1, 42), min_size=5, max_size=5),
