@@ -16,7 +16,7 @@ from tests.running import hardware_profile, run_here
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
 CROWD = [Asked(0.01 * i, 90 + 7 * i, 60 + 5 * (i % 4), "consumer") for i in range(12)]
-LONG_CROWD = [Asked(0.01 * i, 90, 250, "consumer") for i in range(12)]
+LONG_CROWD = [Asked(0.01 * i, 90, 150, "consumer") for i in range(12)]
 BURST = [Asked(0.0, 60, 20, "lender") for _ in range(60)]
 RETURN = ("migrate to DRAM", "migrate to lease")
 DIRTY = "system.variants.paper.scheduler.dirty_only=true"  # copies stay in swap space
