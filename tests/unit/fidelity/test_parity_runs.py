@@ -144,7 +144,8 @@ def test_an_invalid_simulation_is_no_measure(
     made = SimpleNamespace(
         manifest={"schedule_sha256": "a", "engine": engine},
         config={"hardware": {"name": "another"}},
-        summary={"num_requests": 9, "verdict": {"status": "INVALID", "reasons": ["Little"]}},
+        summary={"num_requests": 9},
+        invalid="Little",
     )
     monkeypatch.setattr(parity_runs, "run", lambda *_: made)
     with pytest.raises(RunError, match="not VALID: Little"):
