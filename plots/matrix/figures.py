@@ -19,10 +19,7 @@ SYSTEMS = {
     "serverlessllm": "ServerlessLLM", "muxserve": "MuxServe", "dedicated": "vLLM, 4 models",
 }  # fmt: skip
 HALVES = {
-    "burst": (
-        "matrix_burst_h100", "matrix_burst_h100_above",
-        "matrix_burst_a100", "matrix_burst_a100_above",
-    ),
+    "burst": ("matrix_burst_h100", "matrix_burst_a100"),
     "many": (
         "matrix_many_h100", "matrix_many_h100_below", "matrix_many_h100_above", "matrix_many_a100",
     ),
