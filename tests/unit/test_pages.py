@@ -52,21 +52,50 @@ def test_pages_name_files_that_are_there() -> None:
     assert {page: names for page, names in found.items() if names} == {}
 
 
-def getting_started(page: str) -> list[str]:
-    """The commands of the page's first block of them, without their comments."""
-    block = page.partition("## Getting Started")[2].split("```")[1]
-    return [line.partition("#")[0].strip() for line in block.splitlines() if line.strip()]
+NOT_RUN = "### What the public workflow does not run"
+
+
+def commands(text: str) -> list[str]:
+    """Those of its blocks, without their comments, then those within its sentences."""
+    blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
+    lines = [line.partition("#")[0].strip() for block in blocks for line in block.splitlines()]
+    sentences = " ".join(re.sub(r"```\n.*?```", "", text, flags=re.DOTALL).split())
+    found = [*lines, *re.findall(r"`([^`]+)`", sentences)]
+    return [each for each in found if each.startswith(("make ", "python -m "))]
+
+
+def run_by(workflow: str, job: str) -> list[str]:
+    """The commands of a job's steps, of a matrix with each of its targets."""
+    of = yaml.safe_load(workflow)["jobs"][job]
+    typed = [step["run"] for step in of["steps"] if "run" in step]
+    targets = of.get("strategy", {}).get("matrix", {}).get("target", [""])
+    return [each.replace("${{ matrix.target }}", target) for each in typed for target in targets]
+
+
+def unlisted(page: str, ran: list[str]) -> tuple[set[str], set[str]]:
+    """The commands of both parts that no workflow runs and the page does not list, and those that
+    it lists without need. `…`: any words."""
+    both = page.partition("## Getting Started")[2].partition("## Artifact check-list")[0]
+    told, _, table = both.partition(NOT_RUN)
+    listed = commands(" ".join(row.split("|")[1] for row in table.splitlines() if "|" in row))
+    left = set(commands(told)) - set(ran)
+    like = {each: {name for name in left if name.startswith(each.rstrip("…"))} for each in listed}
+    return left.difference(*like.values()), {each for each, names in like.items() if not names}
 
 
 def test_ci_follows_the_evaluators_page_to_the_letter() -> None:
-    jobs = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())["jobs"]
-    typed = [step["run"] for step in jobs["getting-started"]["steps"] if "run" in step]
-    assert typed
-    assert typed == getting_started((ROOT / "docs/artifact.md").read_text())
+    page = (ROOT / "docs/artifact.md").read_text()
+    workflow = (ROOT / ".github/workflows/tests.yml").read_text()
+    first = page.partition("## Getting Started")[2].split("```")[1]
+    assert run_by(workflow, "getting-started") == commands(f"```{first}```")
+    ran = [each for job in yaml.safe_load(workflow)["jobs"] for each in run_by(workflow, job)]
+    assert unlisted(page, ran) == (set(), set())
 
 
-def test_a_command_is_what_stands_before_its_comment() -> None:
+def test_a_command_that_is_neither_run_nor_listed_is_found() -> None:
     page = (
-        "x\n## Getting Started (1 minute)\n\n```\nmake a      # b\nmake c\n```\n```\nmake d\n```\n"
+        "## Getting Started\n\n```\nmake a      # b\nmake c X=1\n```\n`make\nd` and `python -m e`\n"
+        f"{NOT_RUN}\n| `make c X=…`, `make f` | hours |\n## Artifact check-list\n`make g`\n"
     )
-    assert getting_started(page) == ["make a", "make c"]
+    assert commands(page)[:2] == ["make a", "make c X=1"]
+    assert unlisted(page, ["make a", "make d"]) == ({"python -m e"}, {"make f"})
