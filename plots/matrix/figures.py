@@ -121,6 +121,15 @@ burst = map_of("burst", f"Within MLPerf's SLO. {BOUNDS}", 4.2, ("h100", "a100"))
 many = map_of("many", f"Within Aegaeon's SLO. {BOUNDS}", 3.6, ("h100", "a100"))
 
 
+@text("matrix_above", of_runs, ("matrix_above_h100",), head=CHANGED)
+def above(rows: pd.DataFrame) -> tuple[Words, str]:
+    return changed(by_load(rows)), "ShareGPT on four H100, five seeds. Counters: mean of a run."
+
+
+def by_load(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(change=[f"{rate:g} times the base rate" for rate in rows.rate])
+
+
 def tuned(rows: pd.DataFrame) -> dict[tuple[str, str, str], str]:
     """By half, hardware and system, the setting with most requests on time; among equals the one
     that holds GPUs for less time, then the one with the shorter P99 TTFT."""
@@ -137,10 +146,7 @@ TUNING = (
 )  # fmt: skip
 
 
-@text(
-    "matrix_tuning", of_runs, TUNING,
-    head=SETTINGS,
-)  # fmt: skip
+@text("matrix_tuning", of_runs, TUNING, head=SETTINGS)
 def tuning(rows: pd.DataFrame) -> tuple[Words, str]:
     said = "Azure code, one seed that no cell has, one load. Requests within the half's SLO."
     return settings(rows), said
@@ -172,11 +178,7 @@ def of_sensitivity(points: Points) -> pd.DataFrame:
     return of_runs(made).assign(change=[SPEEDS[point.overrides[LINKS]] for point in made])
 
 
-@text(
-    "matrix_sensitivity", of_sensitivity,
-    ("matrix_links_many",),
-    head=CHANGED,
-)  # fmt: skip
+@text("matrix_sensitivity", of_sensitivity, ("matrix_links_many",), head=CHANGED)
 def sensitivity(rows: pd.DataFrame) -> tuple[Words, str]:
     return changed(rows), "Four H100, BurstGPT, factor 2.0, five seeds. Counters: mean of a run."
 
