@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 
 from harness.errors import UsageError
 from harness.experiments.capacity_search import Search
-from harness.experiments.points import Point
+from harness.experiments.points import Only, Point
 from harness.files import read_json
 from plots.caption import caption
 from plots.grey import told_apart
@@ -53,21 +53,30 @@ Words = Sequence[Sequence[str]]
 @dataclass(frozen=True)
 class PaperFigure:
     """A figure or a table of a paper. `searches`: of experiments whose curves' ends are searched
-    (`harness.experiments.capacity_search`). `quick`: whether `reproduce` makes it in its quick
-    tier; not, where one seed takes long or tells nothing."""
+    (`harness.experiments.capacity_search`). `only`: of experiments that have more
+    runs for other figures those that the table has. `quick`: whether `reproduce` makes it in its
+    quick tier; not, where one seed takes long or tells nothing. Or the runs that this tier makes:
+    a coarser grid, on which the claims of the figure come to the same."""
 
     name: str
     table: Table
     plot: Callable[[pd.DataFrame], tuple[Figure, str]]
     experiments: tuple[str, ...] = ()
     searches: Mapping[str, Search] = field(default_factory=dict)
-    quick: bool = True
+    quick: bool | Only = True
+    only: Only = field(default_factory=dict)
+
+    def runs(self, tier: str) -> Only:
+        """Those of its experiments that `reproduce` makes in `tier`."""
+        coarse = self.quick if tier == "quick" and not isinstance(self.quick, bool) else {}
+        return {**self.only, **coarse}
 
 
 def picture(
     name: str, table: Table, experiments: tuple[str, ...] = (), *,
     searches: Mapping[str, Search] | None = None, shape: tuple[int, int] = (1, 1),
-    size: tuple[float, float], legend: int = 0, quick: bool = True,
+    size: tuple[float, float], legend: int = 0, quick: bool | Only = True,
+    only: Only | None = None,
 ) -> Callable[[Draw], PaperFigure]:  # fmt: skip
     """Describes a figure by what draws `table`'s rows into panels, and says the caption. `shape`:
     rows and columns of panels; `size`: inches; `legend`: columns of the one above all, 0: none."""
@@ -80,7 +89,7 @@ def picture(
                 legend_above(made, made.axes, legend)
             return made, said
 
-        return PaperFigure(name, table, plot, experiments, searches or {}, quick)
+        return PaperFigure(name, table, plot, experiments, searches or {}, quick, only or {})
 
     return described
 
@@ -88,6 +97,7 @@ def picture(
 def text(
     name: str, table: Table, experiments: tuple[str, ...] = (), *,
     searches: Mapping[str, Search] | None = None, head: Sequence[str], title: str = "",
+    quick: bool = True,
 ) -> Callable[[Callable[[pd.DataFrame], tuple[Words, str]]], PaperFigure]:  # fmt: skip
     """Describes a table of words by what makes of rows its cells below `head`, and the caption."""
 
@@ -96,7 +106,7 @@ def text(
             cells, said = words(rows)
             return text_table(cells, head, title), said
 
-        return PaperFigure(name, table, plot, experiments, searches or {})
+        return PaperFigure(name, table, plot, experiments, searches or {}, quick)
 
     return described
 

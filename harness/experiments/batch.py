@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context, parent_process
 
 from harness.errors import RunError
@@ -22,7 +22,7 @@ from harness.experiments.capacity_search import Search, next_runs
 from harness.experiments.compose import Composed, composed, groups, sweep
 from harness.experiments.figure_progress import RunsProgress
 from harness.experiments.launched import Launched
-from harness.experiments.points import Point, run_point
+from harness.experiments.points import Only, Point, among, by_key, run_point
 from harness.running.interrupts import check
 
 Runs = list[tuple[Composed, list[str]]]  # composed with their groups; overrides
@@ -35,7 +35,7 @@ class Making:
     engine; `simulated`: of the others, and then those on one are left out. `again`: complete ones
     are repeated. `seeds`: of each sweep only so many seeds, the first; None: all. `launcher`: words
     that name one of Hydra's, which makes the simulated runs in `jobs` tasks; none: processes of
-    this host do."""
+    this host do. `only`: of an experiment those that a figure has (`wanted`); none: all."""
 
     jobs: int
     live: Sequence[str] = ()
@@ -43,6 +43,7 @@ class Making:
     again: bool = False
     seeds: int | None = None
     launcher: Sequence[str] = ()
+    only: Mapping[str, Sequence[Only]] = field(default_factory=dict)
 
 
 def run_all(
@@ -53,7 +54,9 @@ def run_all(
     each."""
     jobs, again = making.jobs, making.again
     with processes(jobs) as pool:
-        runs = composed_runs(names, pool, making.live, making.simulated, making.seeds)
+        runs = composed_runs(
+            names, pool, making.live, making.simulated, making.seeds, making.only
+        )  # fmt: skip
         on_sim = [
             name
             for name, of_name in runs.items()
@@ -179,7 +182,7 @@ def _end_with_parent() -> None:
 
 def composed_runs(
     names: Sequence[str], pool: Executor, live: Sequence[str] = (), simulated: Sequence[str] = (),
-    seeds: int | None = None,
+    seeds: int | None = None, only: Mapping[str, Sequence[Only]] | None = None,
 ) -> dict[str, Runs]:  # fmt: skip
     """The runs of each experiment; composed once for each choice of groups."""
     # Not by `map`: it cancels what is left when it is interrupted, on which a pool stumbles.
@@ -189,7 +192,8 @@ def composed_runs(
         engine, runs = future.result()
         more = simulated if engine == "sim" else live
         if engine == "sim" or not simulated:
-            sweeps[name] = [[*run, *more] for run in runs]
+            of_name = (only or {}).get(name, [{}])
+            sweeps[name] = [[*run, *more] for run in wanted(runs, of_name)]
     chosen = dict.fromkeys((name, groups(run)) for name, runs in sweeps.items() for run in runs)
     composing = {choice: pool.submit(composed, *choice) for choice in chosen}
     made = {choice: future.result() for choice, future in composing.items()}
@@ -197,6 +201,11 @@ def composed_runs(
         name: _of_first_seeds([(made[name, groups(run)], run) for run in runs], seeds)
         for name, runs in sweeps.items()
     }
+
+
+def wanted(runs: Sequence[list[str]], only: Sequence[Only]) -> list[list[str]]:
+    """Those of an experiment's runs that one of its figures has: `only` of each."""
+    return [run for run in runs if any(among(by_key(run), each) for each in only)]
 
 
 def _of_first_seeds(runs: Runs, count: int | None) -> Runs:

@@ -19,7 +19,8 @@ runs in --jobs tasks of one of Hydra's launchers, whose keys are hydra.launcher.
 
 A figure is a PaperFigure (`plots.figure`) in a module of plots/PAPER: `table(points)` makes
 FIGURE.csv from runs, `plot(rows)` draws that table, `experiments` are names of conf/experiment.
-`searches` names keys for which ends of curves are searched (`experiments.capacity_search`).
+`searches` names keys for which ends of curves are searched (`experiments.capacity_search`), `only`
+which of the experiments' runs it has.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import filter as matching
 from functools import partial
@@ -46,7 +48,7 @@ from harness.experiments.capacity_search import Search
 from harness.experiments.compose import ROOT, conf, sweep
 from harness.experiments.figure_progress import RunsProgress, run_s, told_run_s
 from harness.experiments.launched import add_launcher, launcher_words
-from harness.experiments.points import RUNS, Point, load_points, save_points
+from harness.experiments.points import RUNS, Only, Point, among, load_points, save_points
 from harness.files import make_folder, write_json, write_text
 from harness.records.manifest import git_revision
 from harness.records.sources import code_hash
@@ -109,7 +111,8 @@ def drawn(
 
 def tabled(figure: str, folder: Path, git: Mapping[str, Any] | None, runs: Path) -> list[Path]:
     """FIGURE.csv and FIGURE.json in `folder`, made of the figure's runs."""
-    points = [p for name in described(figure).experiments for p in load_points(name, runs)]
+    made = [p for name in described(figure).experiments for p in load_points(name, runs)]
+    points = [p for p in made if among(p.overrides, described(figure).only)]
     refuse_invalid(figure, points)
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
@@ -158,25 +161,32 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def make_runs(names: Sequence[str], making: Making, out: Path | None) -> None:
-    """Makes the runs that the figures `names` lack; tells of each experiment, and how long runs on
-    a real engine took and the others."""
-    needed = dict.fromkeys(name for figure in names for name in described(figure).experiments)
+def make_runs(
+    names: Sequence[str], making: Making, out: Path | None, tier: str = "full",
+    made: Collection[str] = (),
+) -> None:  # fmt: skip
+    """Makes the runs that the figures `names` lack in a tier of `reproduce`, but those of the
+    experiments `made`; tells of each experiment, and how long runs on a real engine took and the
+    others."""
+    needed: dict[str, list[Only]] = {}
     searches: dict[str, Search] = {}
-    for figure in names:
-        searches |= described(figure).searches
+    for figure in map(described, names):
+        searches |= figure.searches
+        for name in figure.experiments:
+            if name not in made:
+                needed.setdefault(name, []).append(figure.runs(tier))
     took_s = {"simulated": 0.0, "live": 0.0}
     started_s = before_s = time.monotonic()
     drawn_before = [published(figure) / f"{figure}.json" for figure in names]
     with RunsProgress(told_run_s(drawn_before)) as progress:
-        runs = run_all(list(needed), searches, making, progress)
+        runs = run_all(list(needed), searches, replace(making, only=needed), progress)
         with closing(runs):  # whatever ends this ends its processes
             for name, points in runs:
                 now_s = time.monotonic()
                 save_points(name, points, out or RUNS)
                 _tell(name, points, now_s - started_s, progress.tell)
-                made = next(point for point in points if point.path is not None)
-                took_s["simulated" if made.manifest()["simulated"] else "live"] += now_s - before_s
+                one = next(point for point in points if point.path is not None)
+                took_s["simulated" if one.manifest()["simulated"] else "live"] += now_s - before_s
                 before_s = now_s
     told = [f"{seconds:.0f} s of {kind} runs" for kind, seconds in took_s.items() if seconds]
     if told:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from harness.running.prepare import prepare
 from harness.running.run import Command, obtain
 
 RUNS = ROOT / "results" / "runs"
+Only = Mapping[str, Collection[str]]  # values by key of a sweep
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, agai
         if again:
             config.again = True
         parts = prepare(config)
-        pairs = dict(word.lstrip("+").split("=", 1) for word in overrides)
+        pairs = by_key(overrides)
         try:
             command = Command(
                 ROOT / parts.options.runs_dir, named=False, choices=made.choices,
@@ -72,6 +73,15 @@ def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, agai
         except RunError as error:
             raise RunError(f"{error} ({experiment} {' '.join(overrides)})") from error
     return Point(experiment, pairs, parts.options.seed, obtained.path, "", obtained.again)
+
+
+def by_key(overrides: Sequence[str]) -> dict[str, str]:
+    return dict(word.lstrip("+").split("=", 1) for word in overrides)
+
+
+def among(overrides: Mapping[str, str], only: Only) -> bool:
+    """Whether a run has one of the values of each key of `only` that its sweep has."""
+    return all(overrides[key] in only[key] for key in only.keys() & overrides.keys())
 
 
 @contextmanager

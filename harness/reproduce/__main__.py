@@ -40,7 +40,7 @@ from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import RunError, UsageError, first_line, told
 from harness.experiments.batch import Making
 from harness.experiments.compose import ROOT, composed
-from harness.experiments.figures import draw_all, has_live_runs, make_runs
+from harness.experiments.figures import described, draw_all, has_live_runs, make_runs
 from harness.experiments.launched import add_launcher, launcher_words
 from harness.experiments.points import run_point
 from harness.files import make_folder, read_json, write_text
@@ -85,21 +85,28 @@ def live_run() -> Row:
     told_of = f"{summary['num_completed']} of {summary['num_requests']} requests completed, "
     valid = summary["verdict"]["status"] == "VALID"
     told_of += "VALID" if valid else f"INVALID: {'; '.join(summary['verdict']['reasons'])}"
-    if summary["num_completed"] < summary["num_requests"]:
-        return Row("run", SMOKE_RUN, FAILED, told_of)
-    return Row("run", SMOKE_RUN, SAME if valid else UNTOLD, told_of)
+    failed = summary["num_completed"] < summary["num_requests"]
+    return Row("run", SMOKE_RUN, FAILED if failed else SAME if valid else UNTOLD, told_of)
 
 
 def made_again(names: Sequence[str], making: Making, tier: str) -> Iterator[Row]:
-    """Makes each figure, and says how its table compares."""
+    """Makes each figure, and says how its table compares. Experiments of an earlier figure that
+    had the same runs of them are not looked at again."""
+    made: dict[str, object] = {}
     for number, name in enumerate(names, 1):
         left_s = expected(names[number - 1 :], tier, making.jobs, last_times()).seconds
         announce(f"[{number}/{len(names)}] {name}; about {left_s / 60:.0f} minutes left at most")
-        yield kept_going("figure", name, partial(_made, name, making, tier))
+        yield kept_going("figure", name, partial(_made, name, making, tier, made))
 
 
-def _made(name: str, making: Making, tier: str) -> Row:
-    make_runs([name], making, REPRODUCED)
+def _made(name: str, making: Making, tier: str, made: dict[str, object]) -> Row:
+    """`made`: by experiment, for which search and of which of its runs it was made last."""
+    of = described(name)
+    asked_for = {each: (of.searches.get(each), of.runs(tier)) for each in of.experiments}
+    same = {each for each, runs in asked_for.items() if made.get(each) == runs}
+    made |= dict.fromkeys(asked_for.keys() - same)  # not made, if this fails
+    make_runs([name], making, REPRODUCED, tier, same)
+    made |= asked_for
     began_s = time.monotonic()
     (drawn,) = draw_all([name], making.jobs, REPRODUCED)
     if isinstance(drawn, RunError):

@@ -16,10 +16,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from harness.experiments.batch import wanted
 from harness.experiments.compose import ROOT, sweep
 from harness.experiments.figure_progress import run_s, told_run_s
 from harness.experiments.figures import described, published
-from harness.experiments.points import load_points
+from harness.experiments.points import Only, load_points
 from harness.files import make_folder, read_json, write_json
 
 TIMES = ROOT / "results/runs/times.json"
@@ -56,17 +57,20 @@ def last_times(path: Path = TIMES) -> Times:
 def expected(names: Sequence[str], tier: str, jobs: int, times: Times) -> Expected:
     """What the figures' experiments take, each counted once."""
     experiments: dict[str, int] = {}  # by name: the seeds that the committed table has of it
-    paths = [published(name) / f"{name}.json" for name in names if described(name).experiments]
-    for name, path in zip((n for n in names if described(n).experiments), paths, strict=True):
-        seeds = len(read_json(path)["seeds"]) if path.is_file() else 1
+    only: dict[str, list[Only]] = {}
+    paths = {name: published(name) / f"{name}.json" for name in names}
+    for name, path in paths.items():
         for each in described(name).experiments:
+            seeds = len(read_json(path)["seeds"]) if path.is_file() else 1
             experiments[each] = max(experiments.get(each, 1), seeds)
-    committed_s = told_run_s(paths)
+            only.setdefault(each, []).append(described(name).runs(tier))
+    committed_s = told_run_s(paths.values())
     num_runs = num_live = num_first = 0
     seconds = sum(times["figures"].get(name, 0.0) for name in names)
     bytes_of: list[float] = []
     for name, num_seeds in experiments.items():
         engine, runs = sweep(name)
+        runs = wanted(runs, only[name])
         here = times["experiments"].get(name)
         by_seed = ceil(len(runs) / num_seeds) if tier == "quick" else len(runs)
         count = here["num_runs"].get(tier, by_seed) if here else by_seed

@@ -126,7 +126,7 @@ def busy_s(point: Point) -> np.ndarray:
     return seconds
 
 
-@picture("aegaeon_fig18", busy_gpus, tuple(GPUS), size=(8, 3.8), legend=3)
+@picture("aegaeon_fig18", busy_gpus, tuple(GPUS), size=(8, 3.8), legend=3, quick=False)
 def fig18(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 18: how busy GPUs are before and after pooling, over the hours of section 7.5.
 

@@ -135,7 +135,9 @@ def hit_s(device: Hardware) -> float:
     return path.latency_s + size / alone(path) + 2 * size / achieved
 
 
-@picture("aqua_fig10", of_one, ("aqua_fig10", "aqua_fig08"), shape=(1, 3), size=(10, 3.8))
+@picture(
+    "aqua_fig10", of_one, ("aqua_fig10", "aqua_fig08"), shape=(1, 3), size=(10, 3.8), quick=False,
+)  # fmt: skip
 def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 10: what lending costs producers of one GPU.
 

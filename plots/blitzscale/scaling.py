@@ -226,7 +226,7 @@ def _key(run: Run) -> tuple[int, str]:
         "blitzscale_memory", "blitzscale_memory_blitzscale", "blitzscale_memory_kept",
         "blitzscale_models",
     ),
-    shape=(1, 2), size=(9, 3.6), legend=3,
+    shape=(1, 2), size=(9, 3.6), legend=3, quick=False,
 )  # fmt: skip
 def by_memory(axes: Panels, rows: pd.DataFrame) -> str:
     """Section 3: "the scarce host memory cannot support the caching all models". Eight models of 8B

@@ -194,7 +194,10 @@ WAITING = {
 }
 
 
-@picture("blitzscale_tbt", gaps, ("blitzscale_tbt",), shape=(1, 4), size=(13, 3.2), legend=2)
+@picture(
+    "blitzscale_tbt", gaps, ("blitzscale_tbt",), shape=(1, 4), size=(13, 3.2), legend=2,
+    quick=False,
+)  # fmt: skip
 def tbt(axes: Panels, rows: pd.DataFrame) -> str:
     """Sections 6.1 and 6.3: the time between tokens on AzureCode, whose decodes "are triggered
     later", so that "the slow scale of ServerlessLLM's SSD cannot be hidden". Left: the gap from a

@@ -14,14 +14,14 @@ from plots.kunserve.runs import (
     DATASETS,
     LATENCIES,
     OVER_TIME,
+    POINT,
     PROVISIONED,
+    SYSTEM,
     SYSTEMS,
     end_to_end,
     numbers,
     over,
-    point_of,
     requests,
-    system,
     violations,
     waits,
 )
@@ -104,17 +104,11 @@ OF_DATASETS = tuple(f"kunserve_fig10_{dataset}" for dataset in DATASETS)
 AT_33_GB = (  # have BurstGPT's other rates
     "kunserve_regime", "kunserve_variants", "kunserve_fig10_migration",
 )  # fmt: skip
-GB33 = ("gb33", "gb33_busy")  # at the testbed's bursts
-OF_FIG10 = (*OF_DATASETS, *AT_33_GB)
+POINTS_OF_FIG10 = (  # of other experiments those with 33 GB of KV at the testbed's bursts
+    "gb33", "gb33_busy",
+    *(f"{name}{load}" for name in DATASETS for load in ("", "_half", "_modest")),
+)  # fmt: skip
 SLO = "SLO: 5 x P50 of replication at the lowest rate."
-
-
-def fig10_runs(points: Points) -> list[Point]:
-    """Those of Fig. 10: of other experiments' runs those of its systems with 33 GB of KV."""
-    return [
-        p for p in points
-        if p.experiment in OF_DATASETS or (point_of(p) in GB33 and system(p) in SYSTEMS)
-    ]  # fmt: skip
 
 
 def dataset(point: Point) -> str:
@@ -123,11 +117,13 @@ def dataset(point: Point) -> str:
 
 
 def on_datasets(points: Points) -> pd.DataFrame:
-    shown = fig10_runs(points)
-    return end_to_end(shown, "dataset", dataset=[dataset(point) for point in shown])
+    return end_to_end(points, "dataset", dataset=[dataset(point) for point in points])
 
 
-@picture("kunserve_fig10", on_datasets, OF_FIG10, shape=(3, 5), size=(12, 6.8), legend=5)
+@picture(
+    "kunserve_fig10", on_datasets, (*OF_DATASETS, *AT_33_GB), shape=(3, 5), size=(12, 6.8),
+    legend=5, only={POINT: POINTS_OF_FIG10, SYSTEM: SYSTEMS},
+)  # fmt: skip
 def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 10: end to end, 14B: latencies by demand, violations of the SLO, on three datasets."""
     for i, (name, title) in enumerate(DATASETS.items()):

@@ -13,6 +13,8 @@ from harness.experiments.points import Point
 from plots.figure import Panels, Points, Words, picture, text
 from plots.kunserve.runs import (
     FULL,
+    POINT,
+    SYSTEM,
     SYSTEMS,
     THROTTLED,
     numbers,
@@ -40,6 +42,7 @@ PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
 }
 COLOURS = {6.3: PALETTE[6], 9.4: PALETTE[3], 16.5: PALETTE[5], 33.0: "0.15"}
 AGAINST = ("kunserve_control", "llumnix_replication", "llumnix_pipeline")
+SHOWN = ("kunserve", "kunserve_control", "llumnix_replication")
 MODEST = "kunserve_fig10_burstgpt"
 ROOMY = "kunserve_roomy"  # the control where KV memory never runs out
 UNBOUNDED = (ROOMY, "kunserve_bound_azureconv", "kunserve_bound_agieval_cot")  # experiments of it
@@ -140,6 +143,7 @@ def _polls(point: Point) -> pd.DataFrame:
     shape=(1, 4),
     size=(13, 5.6),
     legend=4,
+    quick={POINT: ("gb6_busy", "gb9_busy", "gb9_rows", "gb33", "gb33_busy"), SYSTEM: SHOWN},
 )
 def regime(axes: Panels, rows: pd.DataFrame) -> str:
     """Where dropping pays. P99 TTFT of the control (the same system, nothing dropped) and of
@@ -208,7 +212,6 @@ BOUND_PLACES = {  # by conf/experiment/kunserve/point: (lengths, label)
     "agieval_cot": ("agieval_cot", "AGIEval-CoT (SYNTHETIC), 33 GB"),
     "agieval_5245": ("agieval_cot", "AGIEval-CoT (SYNTHETIC), 16.5 GB"),
 }
-SHOWN = ("kunserve", "kunserve_control", "llumnix_replication")
 EXPERIMENTS = (
     *UNBOUNDED[1:], "kunserve_agieval_5245", "kunserve_fig10_azureconv",
     "kunserve_fig10_agieval_cot",

@@ -25,6 +25,8 @@ SYSTEMS = {
     "vllm_kv_swap": Look("vLLM, KV swap", PALETTE[4], "<"),
     "vllm_parameter_swap": Look("vLLM, parameter swap", PALETTE[5], ">"),
 }
+SYSTEM = "experiment/kunserve/system@_global_"  # keys of sweeps
+POINT = "experiment/kunserve/point@_global_"
 OTHERS = ("kunserve_control", "llumnix_replication", "llumnix_migration", "llumnix_pipeline")
 WHOLE = (  # whose instances hold all parameters
     "kunserve_control", "kunserve_artifact_control", "llumnix_replication", "llumnix_prompts_first",
@@ -57,13 +59,13 @@ UNDER_THROTTLING = (  # columns that the table has again for throttled rates alo
 def system(point: Point) -> str:
     """The run's system, by its key in SYSTEMS."""
     choices = point.manifest()["choices"]
-    found: str = choices.get("experiment/kunserve/system@_global_", choices["system"])
+    found: str = choices.get(SYSTEM, choices["system"])
     return found
 
 
 def point_of(point: Point) -> str:
     """The option of conf/experiment/kunserve/point that the run has; empty: none."""
-    found: str = point.manifest()["choices"].get("experiment/kunserve/point@_global_", "")
+    found: str = point.manifest()["choices"].get(POINT, "")
     return found
 
 

@@ -7,13 +7,14 @@ import pandas as pd
 from plots.figure import Panels, Points, picture
 from plots.kunserve.runs import (
     LATENCIES,
+    POINT,
+    SYSTEM,
     SYSTEMS,
     THROTTLED,
     exchange_s,
     numbers,
     point_of,
     requests,
-    system,
     waits,
 )
 from plots.panels import Look, bars, lines
@@ -46,13 +47,15 @@ EXPERIMENTS = (
     "kunserve_variants", "kunserve_regime", "kunserve_variants_azureconv",
     "kunserve_fig10_azureconv", "kunserve_variants_agieval_cot", "kunserve_fig10_agieval_cot",
 )  # fmt: skip
+CLAIMED = (  # what claims rest on
+    "kunserve", "kunserve_control", "kunserve_all", "kunserve_artifact", "llumnix_prompts_first",
+)  # fmt: skip
 SHOWN = {name: LATENCIES[name] for name in ("ttft_p99", "tbt_p50", "tbt_p99")}
 
 
 def variants(points: Points) -> pd.DataFrame:
-    shown = [p for p in points if system(p) in VARIANTS and point_of(p) in PLACES]
     rows = [
-        numbers(p) | waits(p) | {"point": point_of(p), "exchange_s": exchange_s(p)} for p in shown
+        numbers(p) | waits(p) | {"point": point_of(p), "exchange_s": exchange_s(p)} for p in points
     ]
     return beside(pd.DataFrame(rows))
 
@@ -81,6 +84,7 @@ def beside(rows: pd.DataFrame) -> pd.DataFrame:
 
 @picture(
     "kunserve_variants", variants, EXPERIMENTS, shape=(4, 1), size=(9.5, 9.0), legend=4,
+    only={POINT: PLACES, SYSTEM: VARIANTS}, quick={SYSTEM: CLAIMED},
 )  # fmt: skip
 def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
     """What the paper leaves open, one choice at a time: which queued requests count as demand, how

@@ -1,9 +1,11 @@
 """`make archive`: one commit, the same bytes, and a revision without git."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,16 +29,30 @@ def make(clone: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["make", "archive"], cwd=clone, capture_output=True, text=True)
 
 
-def test_an_archive_is_the_commit_and_says_which_one(clone: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def archives(clone: Path) -> list[Path]:
+    """Two of one commit."""
     packed = []
-    for _ in range(2):
+    for number in range(2):
         done = make(clone)
         assert done.returncode == 0, done.stderr
-        (archive,) = (clone / "build").glob("*.tar.gz")
-        packed.append(archive.read_bytes())
-    assert packed[0] == packed[1]
-    shutil.unpack_archive(archive, tmp_path)
-    (folder,) = tmp_path.iterdir()
+        (archive,) = (clone / "build").glob("elastic-*.tar.gz")
+        packed.append(archive.rename(clone / "build" / f"{number}.tar.gz"))
+    return packed
+
+
+def unpacked(archive: Path, into: Path) -> Path:
+    shutil.unpack_archive(archive, into)
+    (folder,) = into.iterdir()
+    return folder
+
+
+def test_an_archive_is_the_commit_and_says_which_one(
+    archives: list[Path], clone: Path, tmp_path: Path
+) -> None:
+    first, second = archives
+    assert first.read_bytes() == second.read_bytes()
+    folder = unpacked(first, tmp_path)
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=clone, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -46,6 +62,35 @@ def test_an_archive_is_the_commit_and_says_which_one(clone: Path, tmp_path: Path
     assert archived_revision(folder) == {"revision": head, "dirty": False}
     (folder / "conf/config.yaml").write_text("changed")
     assert archived_revision(folder) == {"revision": head, "dirty": True}
+
+
+RUN = (
+    "+system=vllm +workload=azure_code workload.window.seconds=[0,30] engine=sim tracking=none "
+    "figure=null"
+)
+
+
+def test_the_unpacked_archive_needs_neither_history_nor_a_network(
+    archives: list[Path], tmp_path: Path
+) -> None:
+    folder = unpacked(archives[0], tmp_path)
+    known = {key: value for key, value in os.environ.items() if key != "HARNESS_DATA_DIR"}
+
+    def said(arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", *arguments.split()], cwd=folder, env=known,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    assert "reproduce" in said("--help")
+    assert "num_requests" in said("+experiment=demo --cfg job")
+    said("claims --check")
+    assert "VALID" in said(RUN)
+    (manifest_of_run,) = (folder / "results/runs").glob("*/manifest.json")
+    revision = json.loads(manifest_of_run.read_text())["git"]
+    assert revision == {"revision": (folder / "REVISION").read_text().strip(), "dirty": False}
 
 
 def test_what_was_drawn_makes_no_run_dirty(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,12 @@ from harness.errors import RunError
 from harness.experiments.batch import composed_runs
 from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
 from harness.experiments.figures import described, drawn, figures, main, only_simulated
-from harness.experiments.points import Point, load_points, save_points
+from harness.experiments.points import Point, by_key, load_points, save_points
 from plots.aegaeon.attainment import attainment
 from plots.aegaeon.motivation import M, active, expected
 from plots.aegaeon.switches import around_median, split
 from plots.aegaeon.usage import over_time
+from plots.kunserve.runs import POINT, SYSTEM
 from plots.runs import overrides
 from plots.style import figure
 from tests.unit.metrics.service import steady, write_run
@@ -54,6 +55,18 @@ def test_of_a_sweep_only_the_first_seeds_are_run_if_so_told() -> None:
     assert seeds == {"seed=0", "seed=1"}
     assert len(runs["kunserve_fig10_migration"]) == 4
     assert len(runs["aegaeon_fig01"]) == 1  # sweeps no seed
+
+
+def test_of_an_experiment_only_the_runs_that_a_figure_has_are_made() -> None:
+    name, keys = "kunserve_regime", (POINT, SYSTEM)
+    only = [{POINT: ("gb33", "none")}, {POINT: ("gb9",), SYSTEM: ("kunserve",), "other": ("x",)}]
+    with ThreadPoolExecutor(1) as pool:
+        runs = composed_runs([name], pool, seeds=1, only={name: only})[name]
+    pairs = [by_key(run) for _, run in runs]
+    places = {tuple(each[key] for key in keys) for each in pairs}
+    assert len(places) == len(runs) == 5
+    assert ("gb9", "kunserve") in places
+    assert {place for place, _ in places} == {"gb33", "gb9"}
 
 
 def test_a_seed_may_be_that_of_an_option() -> None:

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 import harness.reproduce.__main__ as reproduce
+from harness.claims.assess import figure_table
+from harness.claims.expressions import evaluate
 from harness.claims.ledger import load
 from harness.errors import RunError
-from harness.experiments.figures import described, make_runs
+from harness.experiments.batch import Making
+from harness.experiments.figures import described, make_runs, published
 from harness.experiments.points import Point
 from harness.reproduce import holding, times
-from harness.reproduce.__main__ import main
+from harness.reproduce.__main__ import made_again, main
 from harness.reproduce.asked import CLAIMS, SMOKE_FIGURE, asked
 from harness.reproduce.holding import judged_again, of_the_same_seeds, why_other
 from harness.reproduce.tables import difference
@@ -26,6 +29,8 @@ from harness.reproduce.verdict import (
     as_page,
     verdict,
 )
+from plots.kunserve.regime import ROOMY
+from plots.kunserve.runs import POINT, SYSTEM
 
 HEAD = "system,rate,p99_s,config_hash\n"
 
@@ -75,6 +80,44 @@ def test_the_quick_tier_of_a_paper_has_the_figures_that_claims_rest_on() -> None
     assert not slow & quick
     for name in slow:
         assert asked([name], "quick")[0] == [name], "a figure that is named is made"
+
+
+@pytest.mark.parametrize("name", ["kunserve_regime", "kunserve_variants"])
+def test_on_the_quick_tiers_coarser_grid_claims_come_to_the_same(name: str) -> None:
+    of, table = described(name), figure_table(published(name) / f"{name}.csv")
+    assert of.runs("quick") != of.runs("full") == of.only
+    one = table[table.seed == table.seed.iloc[0]]
+    kept = one.system.isin([*of.runs("quick")[SYSTEM], ROOMY])
+    kept &= one.point.isin(of.runs("quick")[POINT])
+    assert kept.sum() < 0.7 * len(one)
+    claims = [claim for claim in load(CLAIMS / "kunserve.yaml").claims if claim.figure == name]
+    assert claims
+    for each in (each for claim in claims for each in claim.expressions):
+        assert evaluate(each, one[kept]).values == evaluate(each, one).values
+    of.plot(one[kept])
+
+
+def test_runs_that_an_earlier_figure_had_are_not_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into(tmp_path, monkeypatch)
+    looked: list[tuple[str, set[str]]] = []
+
+    def make(names: list[str], making: Making, out: Path, tier: str, made: set[str]) -> None:
+        looked.append((names[0], set(described(names[0]).experiments) - made))
+
+    monkeypatch.setattr(reproduce, "make_runs", make)
+    monkeypatch.setattr(reproduce, "draw_all", lambda *_: [[]])
+    monkeypatch.setattr(reproduce, "note", lambda *_: None)
+    monkeypatch.setattr(reproduce, "figure_held", lambda name, *_, **__: Row("figure", name, SAME))
+    names = ["aegaeon_fig14", "aegaeon_fig16", "kunserve_regime", "kunserve_fig11"]
+    assert all(row.outcome == SAME for row in made_again(names, Making(1, seeds=1), "quick"))
+    assert looked == [
+        ("aegaeon_fig14", {"aegaeon_fig14", "aegaeon_fig14_rates"}),
+        ("aegaeon_fig16", set()),
+        ("kunserve_regime", {"kunserve_regime", "kunserve_roomy", "kunserve_fig10_burstgpt"}),
+        ("kunserve_fig11", {"kunserve_regime", "kunserve_fig10_migration"}),  # other runs of it
+    ]
 
 
 def test_the_smoke_tier_has_a_figure_with_claims_of_its_own(
