@@ -121,13 +121,14 @@ burst = map_of("burst", f"Within MLPerf's SLO. {BOUNDS}", 4.2, ("h100", "a100"))
 many = map_of("many", f"Within Aegaeon's SLO. {BOUNDS}", 3.6, ("h100", "a100"))
 
 
-@text("matrix_above", of_runs, ("matrix_above_h100",), head=CHANGED)
+@text("matrix_above", of_runs, ("matrix_above_h100", "matrix_above_a100"), head=CHANGED)
 def above(rows: pd.DataFrame) -> tuple[Words, str]:
-    return changed(by_load(rows)), "ShareGPT on four H100, five seeds. Counters: mean of a run."
+    return changed(by_load(rows)), "ShareGPT, four GPUs, five seeds. Counters: mean of a run."
 
 
 def by_load(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(change=[f"{rate:g} times the base rate" for rate in rows.rate])
+    loads = rows.hardware.map(HARDWARE) + " at " + rows.rate.map("{:g} x the base rate".format)
+    return rows.assign(change=loads)
 
 
 def tuned(rows: pd.DataFrame) -> dict[tuple[str, str, str], str]:
