@@ -97,7 +97,6 @@ def picture(
 def text(
     name: str, table: Table, experiments: tuple[str, ...] = (), *,
     searches: Mapping[str, Search] | None = None, head: Sequence[str], title: str = "",
-    quick: bool = True,
 ) -> Callable[[Callable[[pd.DataFrame], tuple[Words, str]]], PaperFigure]:  # fmt: skip
     """Describes a table of words by what makes of rows its cells below `head`, and the caption."""
 
@@ -106,7 +105,7 @@ def text(
             cells, said = words(rows)
             return text_table(cells, head, title), said
 
-        return PaperFigure(name, table, plot, experiments, searches or {}, quick)
+        return PaperFigure(name, table, plot, experiments, searches or {})
 
     return described
 

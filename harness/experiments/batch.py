@@ -54,9 +54,7 @@ def run_all(
     each."""
     jobs, again = making.jobs, making.again
     with processes(jobs) as pool:
-        runs = composed_runs(
-            names, pool, making.live, making.simulated, making.seeds, making.only
-        )  # fmt: skip
+        runs = composed_runs(names, pool, making)
         on_sim = [
             name
             for name, of_name in runs.items()
@@ -180,25 +178,22 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def composed_runs(
-    names: Sequence[str], pool: Executor, live: Sequence[str] = (), simulated: Sequence[str] = (),
-    seeds: int | None = None, only: Mapping[str, Sequence[Only]] | None = None,
-) -> dict[str, Runs]:  # fmt: skip
+def composed_runs(names: Sequence[str], pool: Executor, making: Making) -> dict[str, Runs]:
     """The runs of each experiment; composed once for each choice of groups."""
     # Not by `map`: it cancels what is left when it is interrupted, on which a pool stumbles.
     swept = {name: pool.submit(sweep, name) for name in names}
     sweeps = {}
     for name, future in swept.items():
         engine, runs = future.result()
-        more = simulated if engine == "sim" else live
-        if engine == "sim" or not simulated:
-            of_name = (only or {}).get(name, [{}])
-            sweeps[name] = [[*run, *more] for run in wanted(runs, of_name)]
+        more = making.simulated if engine == "sim" else making.live
+        if engine == "sim" or not making.simulated:
+            kept = wanted(runs, making.only.get(name, [{}]))
+            sweeps[name] = [[*run, *more] for run in kept]
     chosen = dict.fromkeys((name, groups(run)) for name, runs in sweeps.items() for run in runs)
     composing = {choice: pool.submit(composed, *choice) for choice in chosen}
     made = {choice: future.result() for choice, future in composing.items()}
     return {
-        name: _of_first_seeds([(made[name, groups(run)], run) for run in runs], seeds)
+        name: _of_first_seeds([(made[name, groups(run)], run) for run in runs], making.seeds)
         for name, runs in sweeps.items()
     }
 

@@ -15,7 +15,7 @@ from omegaconf.errors import InterpolationResolutionError
 
 from harness.configuration.options import plain
 from harness.errors import RunError
-from harness.experiments.batch import composed_runs
+from harness.experiments.batch import Making, composed_runs
 from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
 from harness.experiments.figures import described, drawn, figures, main, only_simulated
 from harness.experiments.points import Point, by_key, load_points, save_points
@@ -36,9 +36,8 @@ def test_a_figure_names_experiments_that_there_are() -> None:
 
 def test_overrides_of_simulated_runs_leave_live_ones_out() -> None:
     with ThreadPoolExecutor(1) as pool:
-        runs = composed_runs(
-            ["aegaeon_fig07", "aegaeon_fig01"], pool, simulated=["engine.profile=vllm_v1"]
-        )
+        making = Making(1, simulated=["engine.profile=vllm_v1"])
+        runs = composed_runs(["aegaeon_fig07", "aegaeon_fig01"], pool, making)
     assert list(runs) == ["aegaeon_fig01"]
     ((made, run),) = runs["aegaeon_fig01"]
     engine = made.configured(run).engine
@@ -50,7 +49,8 @@ def test_overrides_of_simulated_runs_leave_live_ones_out() -> None:
 
 def test_of_a_sweep_only_the_first_seeds_are_run_if_so_told() -> None:
     with ThreadPoolExecutor(1) as pool:
-        runs = composed_runs(["kunserve_fig10_migration", "aegaeon_fig01"], pool, seeds=2)
+        names = ["kunserve_fig10_migration", "aegaeon_fig01"]
+        runs = composed_runs(names, pool, Making(1, seeds=2))
     seeds = {word for _, run in runs["kunserve_fig10_migration"] for word in run if "seed" in word}
     assert seeds == {"seed=0", "seed=1"}
     assert len(runs["kunserve_fig10_migration"]) == 4
@@ -61,7 +61,7 @@ def test_of_an_experiment_only_the_runs_that_a_figure_has_are_made() -> None:
     name, keys = "kunserve_regime", (POINT, SYSTEM)
     only = [{POINT: ("gb33", "none")}, {POINT: ("gb9",), SYSTEM: ("kunserve",), "other": ("x",)}]
     with ThreadPoolExecutor(1) as pool:
-        runs = composed_runs([name], pool, seeds=1, only={name: only})[name]
+        runs = composed_runs([name], pool, Making(1, seeds=1, only={name: only}))[name]
     pairs = [by_key(run) for _, run in runs]
     places = {tuple(each[key] for key in keys) for each in pairs}
     assert len(places) == len(runs) == 5
@@ -71,7 +71,7 @@ def test_of_an_experiment_only_the_runs_that_a_figure_has_are_made() -> None:
 
 def test_a_seed_may_be_that_of_an_option() -> None:
     with ThreadPoolExecutor(1) as pool:
-        runs = composed_runs(["aegaeon_fig13"], pool, seeds=1)["aegaeon_fig13"]
+        runs = composed_runs(["aegaeon_fig13"], pool, Making(1, seeds=1))["aegaeon_fig13"]
     inputs = {word for _, run in runs for word in run if "inputs" in word}
     assert inputs == {"experiment/aegaeon/inputs@_global_=published"}
     assert len(runs) == 15
@@ -123,7 +123,7 @@ def test_a_point_is_configured_as_hydra_would(name: str) -> None:
 
 def test_runs_of_one_choice_of_groups_are_composed_once() -> None:
     with ThreadPoolExecutor(1) as pool:
-        runs = composed_runs(["aegaeon_fig14_rates", "aegaeon_fig18_small"], pool)
+        runs = composed_runs(["aegaeon_fig14_rates", "aegaeon_fig18_small"], pool, Making(1))
     for name, of_name in runs.items():
         assert [overrides for _, overrides in of_name] == sweep(name)[1]
         made = {groups(overrides): id(one) for one, overrides in of_name}
@@ -133,7 +133,7 @@ def test_runs_of_one_choice_of_groups_are_composed_once() -> None:
 def test_what_is_overridden_is_live_runs_alone() -> None:
     gpu = "experiment/aegaeon/machine@_global_=gpu"
     with ThreadPoolExecutor(1) as pool:
-        runs = composed_runs(["aegaeon_fig07", "aegaeon_fig07_sim"], pool, [gpu])
+        runs = composed_runs(["aegaeon_fig07", "aegaeon_fig07_sim"], pool, Making(1, [gpu]))
     for made, run in runs["aegaeon_fig07"]:
         assert run[-1] == gpu
         assert (made.choices["hardware"], made.choices["model_set"]) == ("h100_shared", "billions")
