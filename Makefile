@@ -25,7 +25,8 @@
 # make selftest         sixteen tests of the client, runs and simulator against a server that is known
 # make cluster          live instances on a Ray cluster of three nodes on this host; one node is killed
 # make sweep-kills      a sweep of 200 points killed 20 times, beside an undisturbed one (joblib launcher)
-# make fuzz             10,000 odd trace files, overrides, ledgers and run folders (half an hour)
+# make fuzz             10,000 odd trace files, overrides, ledgers and run folders, and all examples of
+#                       property tests (half an hour)
 #
 # CUDA machines get requirements/cuda.txt, other machines requirements/cpu.txt. If pip's index has
 # torch only for CUDA, the CPU build comes from TORCH_INDEX (default: PyTorch's wheel index):
@@ -122,6 +123,7 @@ test-vllm: setup
 FUZZ_INPUTS ?= 10000
 fuzz: setup
 	FUZZ_INPUTS=$(FUZZ_INPUTS) $(PY) -m pytest --timeout=7200 tests/fuzz
+	HYPOTHESIS=all $(PY) -m pytest --timeout=7200 $$(grep -rl --include='test_*.py' tests.examples tests)
 
 faults: setup
 	$(PY) -m harness faults

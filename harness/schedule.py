@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 
@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness.configuration.config import typed
 from harness.errors import first_line
 from harness.files import replaced
 from harness.request import Prompt, Request, Segments
@@ -62,9 +61,14 @@ class Provenance:
     def parsed(text: bytes) -> Provenance:
         """Parses JSON of its fields. Raises ValueError for anything else."""
         try:
-            made: Provenance = typed(json.loads(text), Provenance, "its provenance")
+            made = Provenance(**json.loads(text))
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"its provenance cannot be read: {first_line(error)}") from error
+        for each in fields(Provenance):  # not by OmegaConf: a text with ${…} is a text
+            value = getattr(made, each.name)
+            texts = [value] if str(each.type) == "str" else value
+            if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+                raise ValueError(f"its provenance has no {each.type} as {each.name}")
         return made
 
 

@@ -1,5 +1,5 @@
 """How many examples property tests draw: a quarter of them in `make test`, and all of them where
-HYPOTHESIS is set, as `make coverage` and `make mutants` do."""
+HYPOTHESIS is set, as `make coverage`, `make mutants` and `make fuzz` do."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ BLOCKS_TELL = (
 def sessions(trace: Trace) -> tuple[Trace, Sessions]:
     """`trace`, labelled and with every row behind those that it waits for; its rows' sessions, each
     named by its first row, without think times. UsageError where nothing in the trace tells."""
-    if trace.place is not None:
+    branched = trace.place is not None and any(len(place) > 1 for place in trace.place)
+    if branched:
+        assert trace.place is not None
         trace = trace.take(np.array(sorted(range(len(trace)), key=trace.place.__getitem__)))
     if trace.parent is not None:
         ways, step = _by_parent, "turns by their parents' ids"
@@ -44,21 +46,22 @@ def sessions(trace: Trace) -> tuple[Trace, Sessions]:
     found, broken = _linked(trace, ways(trace))
     if broken:
         step += f"; {broken} turns whose prompt lacks what was said before begin sessions"
-    if trace.place is not None:
+    if branched:
+        assert trace.place is not None
         found.waits_for = _waits(trace.place.tolist(), previous_rows(found.session).tolist())
         step += "; subagents begin after their parent's turn, and its next one waits for them"
     return trace.labelled(step), found
 
 
 def _linked(trace: Trace, candidates: Iterator[int | None]) -> tuple[Sessions, int]:
-    """The sessions, and how many candidates were no continuation. A row is continued once: further
-    branches begin sessions."""
+    """The sessions, and how many candidates were no continuation (-1: one that the trace lacks). A
+    row is continued once: further branches begin sessions."""
     totals = trace.prompt_tokens + trace.output_tokens
     session, broken, continued = np.arange(len(trace)), 0, set[int]()
     for row, found in enumerate(candidates):
         if found is None or found in continued:
             continue
-        if trace.prompt_tokens[row] > totals[found]:
+        if found >= 0 and trace.prompt_tokens[row] > totals[found]:
             session[row] = session[found]
             continued.add(found)
         else:
@@ -71,14 +74,16 @@ def _waits(places: list[Place], before: list[int]) -> list[tuple[int, ...]]:
     list the request before, and what ended last of each subagent between; of a subagent's first
     request, its parent's latest."""
     latest: dict[Place, int] = {}  # of each list
-    ends = defaultdict[Place, list[int]](list)  # of each list: the ends of subagents since
+    ends = defaultdict[Place, dict[int, None]](dict)  # of each list: the ends of subagents since
     waits = list[tuple[int, ...]]()
     for row, place in enumerate(places):
         around = [place[:length] for length in range(len(place) - 1, 0, -1)]  # the innermost first
         begins = [latest[each] for each in around if each in latest][:1]
         rows = [*begins, *ends.pop(place[:-1], ())]
         for each in around[1:]:
-            ends[each] = [*(end for end in ends[each] if end not in rows), row]
+            for end in rows:
+                ends[each].pop(end, None)
+            ends[each][row] = None
         latest[place[:-1]] = row
         waits.append(tuple(each for each in rows if each != before[row]))
     return waits
@@ -90,7 +95,7 @@ def _by_parent(trace: Trace) -> Iterator[int | None]:
     rows: dict[int, int] = {}
     chats = zip(trace.chat.tolist(), trace.parent.tolist(), strict=True)
     for row, (chat, parent) in enumerate(chats):
-        yield rows.get(parent)
+        yield rows.get(parent, None if parent == -1 else -1)
         rows[chat] = row
 
 
@@ -103,12 +108,12 @@ def _by_rows(trace: Trace) -> Iterator[int | None]:
 def _by_blocks(trace: Trace) -> Iterator[int | None]:
     assert trace.shared is not None
     places: list[Place] = [()] * len(trace) if trace.place is None else trace.place.tolist()
-    # Of each list of requests: a request's last full block, which it was the first to have, and its
-    # row; None in place of a row: another one had the block before
+    # Of each list of requests, or line of them: a request's last full block, which it was the first
+    # to have, and its row; None in place of a row: another one had the block before
     had = defaultdict[Place, dict[int, int | None]](dict)
     for row, segments in enumerate(trace.shared):
         blocks = [stream for stream, _ in full_blocks(segments, trace.prompt_tokens[row])]
-        rows = had[places[row][:-1]]
+        rows = had[places[row][:-1] or places[row]]
         ends = [end for block in blocks if (end := rows.get(block)) is not None]
         if blocks:
             rows.setdefault(blocks[-1], row)

@@ -22,6 +22,8 @@ from workloads.trace import Place, Strings, Trace, objects
 Record = dict[str, Any]
 MOONCAKE_BLOCK = 512  # tokens of a prompt that one of its hash ids stands for
 BAILIAN_BLOCK = 16
+MAX_IDS = 1 << 62
+Listed = tuple[Place, float, float, bool, Record]
 SERVEGEN_KEYS = ("turn", "timestamp", "input_token_count", "output_token_count")
 
 
@@ -61,34 +63,35 @@ def _agents(path: Path, lines: Iterator[tuple[str, Record]], provenance: Provena
         found = list(_listed(where, number, record))
         (block,) = numbers(where, record, "block_size")
         nested = any(len(place) > len((number, 0)) for place, *_ in found)
-        for place, agent_s, marker_s, request in found:
+        for place, agent_s, marker_s, early, request in found:
             rows.append(numbers(where, request, "t", "in", "out"))
             shared.append(blocks(where, request, block, base))
-            relative |= rows[-1][0] < marker_s
+            relative |= early or rows[-1][0] < marker_s
             begun_s.append(agent_s)
             places.append(place if nested else place[:1])
         if scope != "global":
             own = (stream for row in shared[len(shared) - len(found) :] for stream, _ in row)
             base = max(own, default=base - 1) + 1
+            require(base < MAX_IDS, f"{where}: hash_ids of all lines come to more than {MAX_IDS}")
     if relative:
         rows = [(t + agent_s, *row) for (t, *row), agent_s in zip(rows, begun_s, strict=True)]
-    placed = objects(places) if any(len(place) > 1 for place in places) else None
-    return _trace(path, rows, provenance, shared=shared, place=placed)
+    return _trace(path, rows, provenance, shared=shared, place=objects(places))
 
 
-def _listed(where: str, line: int, record: Record) -> Iterator[tuple[Place, float, float, Record]]:
+def _listed(where: str, line: int, record: Record) -> Iterator[Listed]:
     """The requests of a conversation, a subagent's where it is listed: place, the sum of t of the
-    subagents around it and t of the innermost one (0: there is none), request."""
-    todo: list[tuple[Place, float, float, Record]] = [((line,), 0.0, 0.0, record)]
+    subagents around it and t of the innermost one (0: there is none), whether one of these is
+    before the one around it, request."""
+    todo: list[Listed] = [((line,), 0.0, 0.0, False, record)]
     while todo:
-        place, begun_s, marker_s, entry = todo.pop()
+        place, begun_s, around_s, early, entry = todo.pop()
         if len(place) > 1 and entry.get("type") != "subagent":
-            yield place, begun_s, marker_s, entry
+            yield place, begun_s, around_s, early, entry
             continue
-        if len(place) > 1:
-            (marker_s,) = numbers(where, entry, "t")
+        marker_s = numbers(where, entry, "t")[0] if len(place) > 1 else 0.0
+        early |= marker_s < around_s
         requests = enumerate(_objects(f"{where}: requests", entry.get("requests")))
-        inner = [((*place, i), begun_s + marker_s, marker_s, each) for i, each in requests]
+        inner = [((*place, i), begun_s + marker_s, marker_s, early, each) for i, each in requests]
         todo += reversed(inner)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from harness.configuration.config import typed
 from harness.errors import UsageError, first_line
 from harness.files import YamlLoader
 
+MAX_DEPTH = 30  # of a ledger: an expression has 5; Python's own limit comes much later
 FIGURE = re.compile(r"[A-Za-z0-9_]{1,100}")
 RELATIONS = ("about", "at_least", "at_most", "up_to")
 EFFECTS = ("ratio", "saving")
@@ -146,14 +146,41 @@ def _with_system(expression: Any, old: str, new: str) -> Any:
 
 
 def read_plain(path: Path) -> Any:
-    """A YAML file as data that JSON has: texts, numbers, truth values, lists, and mappings by text.
-    Raises UsageError for anything else, as a value that is a part of itself."""
+    """A YAML file as plain data: texts, numbers, truth values, lists, and mappings by text. Raises
+    UsageError for anything else, aliases included, for they can make a small file large or a value
+    part of itself."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), YamlLoader)
-        return json.loads(json.dumps(content))
-    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
+        text = path.read_text(encoding="utf-8")
+        _check_shape(text)
+        content = yaml.load(text, YamlLoader)
+    except (OSError, ValueError, yaml.YAMLError) as error:
         words = " ".join(str(error).split()) or first_line(error)
         raise UsageError(f"{path.name} cannot be read as YAML: {words}") from error
+    _check_plain(content, path.name)
+    return content
+
+
+def _check_shape(text: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, YamlLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"the alias *{event.anchor} is not read: write out what it stands for")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+
+
+def _check_plain(value: Any, where: str) -> None:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            require(isinstance(key, str), f"{where} has the key {key!r}, which is no text")
+            _check_plain(each, f"{where}, {key}")
+    elif isinstance(value, list):
+        for each in value:
+            _check_plain(each, where)
+    elif not isinstance(value, str | int | float | bool | None):
+        raise UsageError(f"{where}: {value!r} is neither a text nor a number")
 
 
 def load(path: Path) -> Paper:

@@ -28,6 +28,7 @@ from harness.engine.pipeline import TorchLayerwise, TorchPipeline
 from harness.engine.worker_process import WorkerProcess
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
+from harness.errors import UsageError
 from harness.placement import Placement, spec_of
 from harness.request import Batch
 
@@ -142,7 +143,8 @@ class TorchElastic:
 
     def _instance(self, name: str, placement: Placement) -> ElasticInstance:
         elastic, config = placement.elastic, self._config
-        assert elastic is not None, "a cluster with an elastic instance has no others"
+        if elastic is None or not (placement.model or placement.own):
+            raise UsageError("a cluster with an elastic instance has no others")
         model = spec_of(placement, self._experiment.models)
         memory_bytes = memory_for_kv(model, config.cpu_kv_bytes)
         share_bytes = gpu_share_bytes(config.device, self._workers.num_workers)

@@ -139,10 +139,15 @@ class Seen:
 
 
 def seen_by(run: FinishedRun, tool: str) -> Seen:
-    """Raises UsageError where no request completed."""
+    """Raises UsageError where no request completed, or none is known to have been sent."""
     seen = Seen(run.requests)
     if not len(seen.logs["completed"]):
         told = f"no request of {run.path} completed: {tool}'s file would have no number"
+        raise UsageError(told)
+    if not seen.window_s["sent"] > 0:
+        told = (
+            f"{run.path} does not tell when requests were sent: {tool}'s rates are over that time"
+        )
         raise UsageError(told)
     return seen
 

@@ -182,7 +182,8 @@ class FinishedRun:
     @property
     def invalid(self) -> str:
         """Why the run is INVALID; empty: it is VALID."""
-        return "; ".join(self.summary["verdict"]["reasons"])
+        verdict = self.summary["verdict"]
+        return "; ".join(verdict["reasons"]) or verdict["status"].removeprefix("VALID")
 
     @property
     def times_known(self) -> bool:

@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.chdir(ROOT)
     interrupts.listen()
     launcher = launcher_words(chosen.launcher, chosen.what)
-    names, claims = asked([word for word in chosen.what if word not in launcher], tier)
+    names, claims, out = asked([word for word in chosen.what if word not in launcher], tier)
     make_folder(REPRODUCED)
     live = [name for name in names if quick and has_live_runs(name)]
     names = [name for name in names if name not in live]
@@ -145,6 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     of_made = [claim for claim in claims if claim.figure in names and claim.figure not in failed]
     rows += (holding.of_the_same_seeds if quick else holding.judged_again)(of_made, REPRODUCED)
     rows += [Row("figure", name, UNTOLD, "needs a real engine: --tier full") for name in live]
+    why = "left out of --tier quick unless it is named; claims that rest on it:"
+    rows += [Row("figure", name, UNTOLD, f"{why} {num}") for name, num in out.items()]
     write_text(REPRODUCED / "report.md", holding.as_page(rows))
     console = Console()
     console.print(shown(rows))

@@ -22,15 +22,17 @@ TIERS = ("smoke", "quick", "full")
 SMOKE_RUN, SMOKE_FIGURE = "demo", "aegaeon_fig16"
 
 
-def asked(words: Sequence[str], tier: str) -> tuple[list[str], list[Claim]]:
+def asked(words: Sequence[str], tier: str) -> tuple[list[str], list[Claim], dict[str, int]]:
     """The figures that words name, and the claims that rest on them; of PAPER/CLAIM that claim
-    alone. No word: all papers. Raises UsageError for a word that names nothing."""
+    alone. Then the figures that the tier leaves out, with how many claims rest on each. No word:
+    all papers. Raises UsageError for a word that names nothing."""
     papers = {path.stem: load(path).claims for path in sorted(CLAIMS.glob("*.yaml"))}
     if tier == "smoke":
         if words:
             raise UsageError(f"{words[0]}: --tier smoke has its own figure, {SMOKE_FIGURE}")
         words = [SMOKE_FIGURE]
     known, names, chosen = figures(), dict[str, None](), dict[tuple[str, str], Claim]()
+    out = dict[str, None]()
     every = [each for claims in papers.values() for each in claims]
     claimed = {each.figure for each in every if each.value is not None}
     for word in words or papers:
@@ -49,7 +51,10 @@ def asked(words: Sequence[str], tier: str) -> tuple[list[str], list[Claim]]:
             valid = ", ".join([*papers, *known])
             raise UsageError(f"{word} names no paper, figure or claim; valid: {valid}")
         if tier == "quick" and word in papers:
-            found = [name for name in found if name in claimed and described(name).quick]
+            found = [name for name in found if name in claimed]
+            out |= dict.fromkeys(name for name in found if not described(name).quick)
+            found = [name for name in found if described(name).quick]
         names |= dict.fromkeys(found)
         chosen |= {(each.paper, each.id): each for each in every if each.figure in found}
-    return list(names), list(chosen.values())
+    left = {name: sum(each.figure == name for each in every) for name in out if name not in names}
+    return list(names), list(chosen.values()), left

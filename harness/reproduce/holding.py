@@ -54,7 +54,8 @@ class Row:
 def figure_held(name: str, out: Path, *, of_one_seed: bool) -> Row:
     """A figure's table in `out` beside the committed one."""
     if of_one_seed and described(name).experiments:
-        return Row("figure", name, UNTOLD, f"{FEW}: its claims are compared")
+        coarse = "" if isinstance(described(name).quick, bool) else ", on a coarser grid"
+        return Row("figure", name, UNTOLD, f"{FEW}: its claims are compared{coarse}")
     differs = difference(out / f"{name}.csv", published(name) / f"{name}.csv")
     if not differs:
         return Row("figure", name, SAME)

@@ -72,7 +72,8 @@ def expected(names: Sequence[str], tier: str, jobs: int, times: Times) -> Expect
         runs = wanted(runs, only[name])
         here = times["experiments"].get(name)
         by_seed = ceil(len(runs) / num_seeds) if tier == "quick" else len(runs)
-        count = here["num_runs"].get(tier, by_seed) if here else by_seed
+        # the last time's count has a search's runs, and may be that of another figure
+        count = max(by_seed, here["num_runs"].get(tier, 0)) if here else by_seed
         one_s = here["run_s"] if here else committed_s.get(name, 0.0)
         num_runs += count
         num_live += count if engine != "sim" else 0

@@ -92,6 +92,8 @@ def _shortened(
         raise UsageError(f"no session's first turn fits the model's {positions} positions")
     num_out = len(schedule) - len(keep)
     step = f"{num_out} turns left out: with them sessions exceed {positions} positions"
+    if num_out > over.sum():
+        step += f" ({num_out - over.sum()} of them fit, and begin behind one that does not)"
     provenance = replace(schedule.provenance, steps=[*schedule.provenance.steps, step])
     assert schedule.shared is not None, "sessions have streams"
     return replace(

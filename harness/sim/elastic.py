@@ -17,6 +17,7 @@ from harness.elastic.kv_directory import KvDirectory
 from harness.elastic.pipeline import Stage
 from harness.elastic.shared import Shared
 from harness.engine_api import Experiment
+from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, spec_of
 from harness.sim.beside_copies import beside_copies
@@ -51,7 +52,8 @@ class SimElastic:
 
     def _instance(self, name: str, placement: Placement, shared: Shared) -> ElasticInstance:
         elastic, config, hardware = placement.elastic, self._config, self._experiment.hardware
-        assert elastic is not None, "a cluster with an elastic instance has no others"
+        if elastic is None or not (placement.model or placement.own):
+            raise UsageError("a cluster with an elastic instance has no others")
         model = spec_of(placement, self._experiment.models)
         layout = DeviceLayout(
             model, self._memory_bytes(model, placement), config.block_tokens, elastic.page_layers

@@ -232,6 +232,9 @@ def test_a_claim_that_rests_on_an_invalid_run_has_no_verdict(tmp_path: Path) -> 
         (VALUED + VALUED.replace("id: b", "id: c"), "claims b and c are one: write repeats: b"),
         (VALUED.replace("value: {mean: {column: y}}", "value: [{constant: 1}, {constant: 2}]"),
          "two values and no range"),
+        ("- &a {id: b}\n- *a\n", "the alias .a is not read"),
+        ("[" * 60_000, "nested more than 30 levels deep"),
+        ("- {1: a, '1': b}\n", "has the key 1, which is no text"),
     ],
 )  # fmt: skip
 def test_a_wrong_ledger_is_told(tmp_path: Path, rows: str, words: str) -> None:

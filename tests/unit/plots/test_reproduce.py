@@ -63,12 +63,12 @@ def test_a_table_that_was_never_committed_differs(tmp_path: Path) -> None:
 
 
 def test_papers_figures_and_claims_are_named_as_elsewhere() -> None:
-    names, claims = asked(["kunserve_table1"], "full")
+    names, claims, _ = asked(["kunserve_table1"], "full")
     assert names == ["kunserve_table1"]
     assert {claim.figure for claim in claims} == {"kunserve_table1"}
-    names, (claim,) = asked(["kunserve/abstract-tail"], "full")
+    names, (claim,), _ = asked(["kunserve/abstract-tail"], "full")
     assert names == [claim.figure]
-    everything, _ = asked(["aegaeon"], "full")
+    everything, _, _ = asked(["aegaeon"], "full")
     assert "aegaeon_fig11" in everything
     assert all(name.startswith("aegaeon_") for name in everything)
 
@@ -80,6 +80,9 @@ def test_the_quick_tier_of_a_paper_has_the_figures_that_claims_rest_on() -> None
     slow = {name for name in every if not described(name).quick}
     assert slow
     assert not slow & quick
+    _, claims, left = asked([], "quick")
+    assert left.keys() == {name for name in slow if left.get(name)}
+    assert sum(left.values()) + len(claims) == len(asked([], "full")[1])
     for name in slow:
         assert asked([name], "quick")[0] == [name], "a figure that is named is made"
 
@@ -125,7 +128,7 @@ def test_runs_that_an_earlier_figure_had_are_not_looked_at_again(
 def test_the_smoke_tier_has_a_figure_with_claims_of_its_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    names, claims = asked([], "smoke")
+    names, claims, _ = asked([], "smoke")
     assert names == [SMOKE_FIGURE]
     assert {claim.figure for claim in claims} == {SMOKE_FIGURE}
     assert main(["aqua", "--tier", "smoke"]) == 2

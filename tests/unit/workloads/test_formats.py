@@ -230,6 +230,15 @@ def test_a_schedule_with_an_odd_provenance_is_refused(tmp_path: Path, said: str)
         read(path)
 
 
+def test_a_provenance_is_text_that_nothing_resolves(tmp_path: Path) -> None:
+    said = ["${credentials:0}", "${oc.env:HOME}", "\\${x}", "???"]
+    made = Provenance(said[0], said[1], said, said[2], said[3], [])
+    made.steps.append("${x}")
+    tokens = np.array([1])
+    Schedule(np.array([0.0]), ["m"], tokens, tokens, made).save(tmp_path / "s.parquet")
+    assert Schedule.load(tmp_path / "s.parquet").provenance == made
+
+
 def test_a_missing_file_and_a_binary_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         read(tmp_path / "none.csv")

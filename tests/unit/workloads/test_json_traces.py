@@ -68,6 +68,9 @@ def test_wekas_conversations_share_blocks_within_themselves(path: Path) -> None:
     both = read(path).shared
     assert both is not None
     assert both[0] == both[1]
+    lines = (weka(FIRST, hash_id_scope="global"), weka(SECOND, hash_id_scope="global"))
+    path.write_text("\n".join(lines))
+    assert sessions(read(path))[1].session.tolist() == [0, 1], "a line is a conversation"
 
 
 @pytest.mark.parametrize(
@@ -118,6 +121,12 @@ def test_servegens_conversations_are_sessions_by_their_lists(tmp_path: Path) -> 
     assert turns(schedule) == {0: [(7, 2)], 1: [(10, 4), (20, 4)], 2: [(22, 9)]}
     assert schedule.arrival_s.tolist() == [0.0, 5.0, 9.0, 30.0]
     assert any("1 turns whose prompt lacks" in step for step in schedule.provenance.steps)
+    found[0][1] |= servegen(1, 1.7e9 + 9, 20, 0)
+    found[0][2]["input_token_count"] = 40
+    path.write_text(json.dumps(found))
+    schedule = made(path, *THINK_S)
+    assert turns(schedule) == {0: [(7, 2)], 1: [(10, 4)], 2: [(40, 9)]}
+    assert any("1 turns whose prompt lacks" in step for step in schedule.provenance.steps)
     found[0][2]["turn"] = 1
     path.write_text(json.dumps(found))
     with pytest.raises(UsageError, match="conversation 0, turn 2: turn must be more than 1, got 1"):
@@ -150,6 +159,14 @@ def test_subagents_run_beside_each_other_and_their_parent_waits(
     assert turns(schedule) == {0: [(128, 10), (200, 7)], 1: [(70, 5), (80, 6)], 2: [(64, 3)]}
     assert schedule.shared is not None
     assert schedule.shared[1][0] == schedule.shared[0][0], "what the hash ids say"
+
+
+def test_times_count_from_their_agent_where_an_agent_is_before_the_one_around_it(
+    path: Path,
+) -> None:
+    inner = subagent(1.0, call(1.5, 64, 3, 7))
+    path.write_text(weka(FIRST, subagent(10.0, call(12.0, 70, 5, 9), inner), LAST))
+    assert sorted(read(path).arrivals()) == [0.0, 12.5, 20.0, 22.0]
 
 
 def test_an_agent_in_a_subagent_and_turns_that_drop_what_was_said(path: Path) -> None:
