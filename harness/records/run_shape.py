@@ -138,10 +138,10 @@ def check_events(table: pa.Table) -> None:
 
 
 def _check_columns(table: pa.Table, schema: pa.Schema, *, optional: Sequence[str]) -> None:
-    """`optional`: columns that may lack values, or be lacking in runs of earlier versions."""
+    """`optional`: columns that may lack values. Runs of earlier versions lack REPORTED ones."""
     for field in schema:
         if table.column_names.count(field.name) != 1:
-            if field.name in optional and field.name not in table.column_names:
+            if field.name in REPORTED and field.name not in table.column_names:
                 continue
             raise ValueError(f"it has no column {field.name}")
         column = table[field.name]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import RunError, UsageError
@@ -18,7 +19,7 @@ from harness.records.folder_lock import FolderError, FolderInUse, locked
 from harness.records.manifest import PROJECT, command_line
 from harness.records.run_folder import FinishedRun, RunFolder
 from harness.records.sources import Identity
-from harness.records.tables import requests_table
+from harness.records.tables import REPORTED, REQUESTS, requests_table
 from tests.unit.metrics.service import Service, schedule, steady, write_run
 
 
@@ -207,3 +208,15 @@ def test_what_a_run_leaves_that_is_killed_before_its_manifest_is_no_strangers(
     (folder.path / ".mine").write_text("")
     with pytest.raises(FolderError, match="holds files that are not a run's"):
         folder.held(identity, again=False)
+
+
+@pytest.mark.parametrize("column", REQUESTS.names)
+def test_a_table_without_a_column_is_told(tmp_path: Path, column: str) -> None:
+    path = write_run(tmp_path / "run", steady(3))
+    table = pq.read_table(path / "requests.parquet")
+    pq.write_table(table.drop_columns([column]), path / "requests.parquet")
+    if column in REPORTED:  # runs of earlier versions
+        assert len(FinishedRun.load(path).requests) == 3
+        return
+    with pytest.raises(UsageError, match=f"requests.parquet is damaged: it has no column {column}"):
+        FinishedRun.load(path)
