@@ -14,6 +14,8 @@ import pytest
 from tests.benchmarks.bench_client import (
     GAP_S,
     POINTS,
+    SLOW_GAP_S,
+    SLOW_TOKENS,
     SOURCE,
     STORM_S,
     TTFT_S,
@@ -77,4 +79,4 @@ def test_every_load_is_a_schedule_in_order_that_ends_in_time() -> None:
         arrivals_s = point.arrivals_s()
         assert arrivals_s[0] == 0.0
         assert (np.diff(arrivals_s) >= 0).all()
-        assert arrivals_s[-1] < STORM_S + 1.0
+        assert arrivals_s[-1] < (SLOW_TOKENS * SLOW_GAP_S if point.load == "slow" else STORM_S + 1)
