@@ -114,9 +114,7 @@ def test_runs_that_an_earlier_figure_had_are_not_looked_at_again(
     monkeypatch.setattr(reproduce, "make_runs", make)
     monkeypatch.setattr(reproduce, "draw_all", lambda *_: [[]])
     monkeypatch.setattr(reproduce, "note", lambda *_: None)
-    monkeypatch.setattr(
-        reproduce.holding, "figure_held", lambda name, *_, **__: Row("figure", name, SAME)
-    )
+    monkeypatch.setattr(holding, "figure_held", lambda name, *_, **__: Row("figure", name, SAME))
     names = ["aegaeon_fig14", "aegaeon_fig16", "kunserve_regime", "kunserve_fig11"]
     assert all(row.outcome == SAME for row in made_again(names, Making(1, seeds=1), "quick"))
     assert looked == [
