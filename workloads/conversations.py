@@ -49,7 +49,7 @@ def sessions(trace: Trace) -> tuple[Trace, Sessions]:
     if branched:
         assert trace.place is not None
         found.waits_for = _waits(trace.place.tolist(), previous_rows(found.session).tolist())
-        step += "; subagents begin after their parent's turn, and its next one waits for them"
+        step += "; branches begin after the turn before them, and the next one waits for them"
     return trace.labelled(step), found
 
 
@@ -71,10 +71,10 @@ def _linked(trace: Trace, candidates: Iterator[int | None]) -> tuple[Sessions, i
 
 def _waits(places: list[Place], before: list[int]) -> list[tuple[int, ...]]:
     """For each row, in the order of `places`, what it waits for besides the row `before`: of one
-    list the request before, and what ended last of each subagent between; of a subagent's first
+    list the request before, and what ended last of each branch between; of a branch's first
     request, its parent's latest."""
     latest: dict[Place, int] = {}  # of each list
-    ends = defaultdict[Place, dict[int, None]](dict)  # of each list: the ends of subagents since
+    ends = defaultdict[Place, dict[int, None]](dict)  # of each list: the ends of branches since
     waits = list[tuple[int, ...]]()
     for row, place in enumerate(places):
         around = [place[:length] for length in range(len(place) - 1, 0, -1)]  # the innermost first

@@ -48,11 +48,11 @@ def read_json_lines(path: Path, provenance: Provenance) -> Trace:
 
 
 def _agents(path: Path, lines: Iterator[tuple[str, Record]], provenance: Provenance) -> Trace:
-    """WEKA's coding agents, which AIPerf's AgentX replays, a conversation on each line. hash_ids
+    """WEKA's coding tools, which AIPerf's AgentX replays, a conversation on each line. hash_ids
     are a conversation's own, unless hash_id_scope is global. t: seconds since the conversation
-    began, or of a subagent's requests since that did: so in a file where any of them is before its
-    subagent. The forms: github.com/callanjfox/kv-cache-tester, docs/trace_replay_tester.md, and
-    github.com/ai-dynamo/aiperf, docs/tutorials/weka-trace.md."""
+    began, or of a branch's requests since that did: so in a file where any of them is before its
+    branch (an entry of type subagent). The forms: github.com/callanjfox/kv-cache-tester,
+    docs/trace_replay_tester.md, and github.com/ai-dynamo/aiperf, docs/tutorials/weka-trace.md."""
     shared, rows, places = list[Segments](), list[tuple[Any, ...]](), list[Place]()
     begun_s, relative, base, first_scope = list[float](), False, 0, None
     for number, (where, record) in enumerate(lines):
@@ -79,8 +79,8 @@ def _agents(path: Path, lines: Iterator[tuple[str, Record]], provenance: Provena
 
 
 def _listed(where: str, line: int, record: Record) -> Iterator[Listed]:
-    """The requests of a conversation, a subagent's where it is listed: place, the sum of t of the
-    subagents around it and t of the innermost one (0: there is none), whether one of these is
+    """The requests of a conversation, a branch's where it is listed: place, the sum of t of the
+    branches around it and t of the innermost one (0: there is none), whether one of these is
     before the one around it, request."""
     todo: list[Listed] = [((line,), 0.0, 0.0, False, record)]
     while todo:

@@ -45,8 +45,8 @@ class Trace:
     priority: Ints | None = None  # None: all alike
     chat: Ints | None = None  # each request's id, where a trace of conversations has them …
     parent: Ints | None = None  # … and the id of the request that it continues
-    # Place each, where agents have subagents: the conversation's number, then the place in its list
-    # of requests, of a subagent's request that in the subagent's too; of others the number alone
+    # Place each, of WEKA's: the conversation's number, and where it has branches the place in its
+    # list of requests, of a branch's request that in the branch's too
     place: Strings | None = None
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """The player of sessions: an open loop of sessions, each a closed loop of its turns.
 
 A session begins when the schedule says, or when the request that begins it has ended. Each later
-turn is sent when the answer before has ended, and all else that it waits for (subagents), and its
+turn is sent when the answer before has ended, and all else that it waits for (branches), and its
 user has thought (`Turn.think_s`); that is its arrival, and its prompt begins with all that was said
 before. A slow system is asked later, so tables and figures say "closed loop within
 sessions".
