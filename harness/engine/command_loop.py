@@ -90,7 +90,7 @@ class CommandLoop:
         for number, tokens in enumerate(runner.steps(batch, max_steps), start=1):
             now = time.monotonic()
             late = deadline_s is not None and now >= deadline_s
-            last = late or stop.is_set() or number == max_steps
+            last = number == max_steps or runner.agreed(late or stop.is_set())
             self.answer(seq, last=last, time_s=now, tokens=tokens)
             if last:
                 return

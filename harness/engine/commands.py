@@ -5,7 +5,7 @@ A worker answers a command with messages that carry its `seq`, the last of which
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from harness.clock import Event, WallLoop
 from harness.engine.transport import Header
@@ -14,9 +14,19 @@ from harness.engine.worker_process import WorkerProcess
 OnMessage = Callable[[Header], None]
 
 
+def ignore(message: Header) -> None:
+    """Ignores the answer: another worker's answers count."""
+
+
 class Commands:
-    def __init__(self, worker: WorkerProcess, loop: WallLoop) -> None:
-        self.worker = worker
+    """`ranks`: of the other ranks of an instance whose first one is `worker`. They are told what it
+    is told, but for stops, which it passes on."""
+
+    def __init__(
+        self, worker: WorkerProcess, loop: WallLoop, ranks: Sequence[Commands] = ()
+    ) -> None:
+        self.worker, self._ranks = worker, ranks
+        self.workers = [worker, *(each.worker for each in ranks)]
         self._loop = loop
         self._last_seq = 0
         self._in_flight: dict[int, tuple[OnMessage, tuple[Event, ...]]] = {}  # seq -> …, its stops
@@ -32,6 +42,8 @@ class Commands:
         number, to `close` it. `patient`: a worker that makes no progress with it is not stuck."""
         seq = self._register(on_message, stops, patient)
         self.worker.send({**header, "seq": seq})
+        for rank in self._ranks:
+            rank.send(header, ignore, patient=patient)
         for stop in stops:
             if stop not in self._watched:
                 self._watched.add(stop)

@@ -1,4 +1,5 @@
-"""engine=torch: a worker process per instance, on the CPUs or GPUs of this host or of several.
+"""engine=torch: a worker process for each rank of an instance, on the CPUs or GPUs of this host or
+of several.
 
 Instances that serve one model for good are brought up here, those that models take turns on in
 `harness.engine.pool`.
@@ -26,6 +27,7 @@ from harness.engine.hf_config import check_config
 from harness.engine.instance import LiveRun, TorchInstance
 from harness.engine.launcher import Launcher, LocalLauncher
 from harness.engine.pool import TorchPool
+from harness.engine.rank_workers import check_ranks, start_ranks
 from harness.engine.ray_launcher import ray_launcher
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
@@ -59,6 +61,7 @@ class TorchEngine:
         require_gpu(experiment.hardware, "torch", on_cpu=self._config.device == "cpu")
         own = [each.own for each in experiment.placements if each.own is not None]
         check_models([*experiment.models.values(), *own])
+        check_ranks(experiment, self._config.device)
         attention, device = self._config.attention, self._config.device
         attention_choice.check_models(attention, device, [*experiment.models.values(), *own])
         if any(placement.gained_bytes for placement in experiment.placements):
@@ -67,12 +70,10 @@ class TorchEngine:
                 "engine=sim"
             )
         placements = experiment.placements
-        experiment.announce(
-            f"starting {len(placements)} torch workers, device {self._config.device}"
-        )
         with ExitStack() as stack:
             launcher = self._launcher(stack, experiment)
             self._workers = workers = Workers(stack, launcher, self._config, experiment)
+            experiment.announce(f"starting {workers.num_workers} torch workers, device {device}")
             if any(placement.elastic for placement in placements):
                 elastic = TorchElastic(workers, self._config, experiment)
                 self._resolved = elastic.resolved()
@@ -100,27 +101,26 @@ class TorchEngine:
         specs = [experiment.models[name] for name in resident_models(experiment.placements)]
         loop, book = experiment.loop, workers.book
         assert isinstance(loop, WallLoop), "make_loop() made it"
-        started = []
-        for index, spec in enumerate(specs):
-            started.append(workers.start(index, {"memory": "dedicated", "spec": spec}))
-            workers.stack.callback(started[-1].close)
-        answers = workers.answers(started)
-        served = list(zip(specs, answers, strict=True))
-        of_worker = ("device", "num_kv_blocks", "num_threads")
-        self._resolved = workers.resolved(answers) | {
+        started = start_ranks(workers, experiment, specs)
+        answers = iter(workers.answers([worker for ranks in started for worker in ranks]))
+        served = [[next(answers) for _ in ranks] for ranks in started]
+        num_blocks = [min(answer["num_kv_blocks"] for answer in ranks) for ranks in served]
+        of_worker = ("device", "num_threads", "weights_bytes", "kv_bytes")  # of each rank
+        self._resolved = workers.resolved([answer for ranks in served for answer in ranks]) | {
             "instances": [
-                {"model": spec.name, "dtype": spec.dtype} | {key: answer[key] for key in of_worker}
-                for spec, answer in served
+                {"model": spec.name, "dtype": spec.dtype, "tp": spec.tp, "num_kv_blocks": blocks}
+                | {key: ranks[0][key] for key in of_worker}
+                for spec, blocks, ranks in zip(specs, num_blocks, served, strict=True)
             ],
             "num_kv_blocks": kv_blocks_by_model(
-                (spec.name, answer["num_kv_blocks"]) for spec, answer in served
+                (spec.name, blocks) for spec, blocks in zip(specs, num_blocks, strict=True)
             ),
         }
         run = LiveRun(loop, experiment.recorder, book, HardwareProfile(experiment.hardware))
         instances = []
-        for spec, worker, answer in zip(specs, started, answers, strict=True):
-            kv = CachingPool(answer["num_kv_blocks"], self._config.block_tokens)
-            commands = Commands(worker, loop)
+        for spec, ranks, blocks in zip(specs, started, num_blocks, strict=True):
+            kv = CachingPool(blocks, self._config.block_tokens)
+            commands = Commands(ranks[0], loop, [Commands(rank, loop) for rank in ranks[1:]])
             instances.append(TorchInstance(spec, kv, BlockTables(kv), commands, run))
             if self._config.cluster == "ray":
                 instances[-1].may_fail()  # its node may die, which is the system's to deal with
@@ -130,8 +130,6 @@ class TorchEngine:
 def check_models(models: Iterable[ModelSpec]) -> None:
     """UsageError for a model that this engine cannot run."""
     for spec in models:
-        if spec.tp != 1:
-            raise UsageError(f"model.tp={spec.tp} is not supported by engine=torch; valid: 1")
         require_llama(spec, "engine=torch runs")
         if spec.path is not None:
             check_config(spec, Path(spec.path))

@@ -10,16 +10,12 @@ from harness.clock import Event, WallLoop
 from harness.device.location import Location
 from harness.device.topology import Topology
 from harness.elastic.fabric import Memory, Sending, Span
-from harness.engine.commands import Commands
+from harness.engine.commands import Commands, ignore
 from harness.engine.paced_links import LinkPath, PacedLinks
 from harness.engine.transport import Header
 from harness.errors import InstanceLost, RunError
 
 NOTICE_S = 10.0
-
-
-def ignore(message: Header) -> None:
-    """Ignores the answer: another worker's answers count."""
 
 
 class TorchFabric:

@@ -60,7 +60,7 @@ class TorchInstance(BaseInstance):
         self._lost: InstanceLost | None = None
 
     def pids(self) -> list[int]:
-        return self._commands.worker.pids()
+        return [worker.pid for worker in self._commands.workers]
 
     @property
     def tokens(self) -> dict[int, list[int]]:
@@ -95,9 +95,15 @@ class TorchInstance(BaseInstance):
     def may_fail(self) -> None:
         """A fault is planned: the worker's death raises InstanceLost, where it would end the
         run."""
-        self._commands.worker.on_failure = self._lose
+        for worker in self._commands.workers:
+            worker.on_failure = self._lose
 
     def _lose(self, error: RunError) -> None:
+        """A rank that dies takes the others along."""
+        if self._lost is not None:
+            return
+        for worker in self._commands.workers:
+            worker.kill()
         self._lost = InstanceLost(self.name, first_line(error))
         self._recorder.event("lost", self.name, self._loop.now, self._loop.now)
         self._commands.fail()

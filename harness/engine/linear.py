@@ -10,7 +10,8 @@ from torch.nn.functional import linear
 
 from harness.engine.cuda import staged
 from harness.engine.kernels import Linear, MakeLinear
-from harness.engine.weights import HostWeights, Weights
+from harness.engine.shards import ShardedWeights
+from harness.engine.weights import Weights
 from harness.model_spec import ModelSpec
 
 
@@ -80,10 +81,13 @@ class Ends:
 
 
 class LoadedLayers:
-    """A model on its device, with copies of its layers in host memory."""
+    """A model, or the part of it that `rank` has, on its device, with copies of its layers in host
+    memory."""
 
-    def __init__(self, spec: ModelSpec, device: torch.device, linear: MakeLinear) -> None:
-        source = HostWeights(spec)
+    def __init__(
+        self, spec: ModelSpec, device: torch.device, linear: MakeLinear, rank: int = 0
+    ) -> None:
+        source = ShardedWeights(spec, rank)
         self._device, self._linear = device, linear
         self._host = [
             {name: staged(tensor, device) for name, tensor in source.tensors(index).items()}

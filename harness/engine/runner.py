@@ -46,6 +46,10 @@ class Runner:
                 tokens = self.picked(hidden, sampled)[: num_sampled(batch)]
                 yield tokens.tolist()
 
+    def agreed(self, ends: bool) -> bool:
+        """Whether a batch `ends` before its last step; of several ranks the first one decides."""
+        return ends
+
     def attention(self, batch: BatchWork) -> BatchAttention:
         """The attention of all of `batch`, whose KV is here."""
         return self._decoder.kernels.attention(self._cache, batch)

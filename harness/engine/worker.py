@@ -41,7 +41,7 @@ def contents(
     loop: CommandLoop, setup: Header, given: Header
 ) -> DedicatedMemory | PooledMemory | ElasticMemory:
     if setup["memory"] == "dedicated":
-        return DedicatedMemory(loop, setup)
+        return DedicatedMemory(loop, setup, given["files"])
     files = files_of(given["files"], given["far"])
     if setup["memory"] == "pooled":
         return PooledMemory(loop, setup, files)

@@ -29,8 +29,8 @@ class Workers:
         self.stack, self.launcher, self._config = stack, launcher, config
         per_node = experiment.hardware.devices_per_node
         self.nodes = [each.devices.start // per_node for each in experiment.placements]
-        self.num_workers = len(experiment.placements)
-        self._clocks: dict[int, ClockOffset] = {}  # by the worker's index
+        self.num_workers = sum(len(each.devices) for each in experiment.placements)
+        self._clocks: dict[str, ClockOffset] = {}  # by the worker's name
         self.book = TokenBook(experiment.seed)
         stack.callback(write_tokens, experiment.run_dir / "tokens.parquet", self.book.generated)
         self._num_threads = config.num_threads or max(1, engine_threads() // self.num_workers)
@@ -39,9 +39,12 @@ class Workers:
         for log in self._logs.glob("worker-*.log"):
             log.unlink()  # of an earlier run; a worker that restarts adds to its own
 
-    def start(self, index: int, setup: Header, *, has_peers: bool = False) -> WorkerProcess:
-        """Starts a worker; the caller closes it."""
-        name, log_path = f"torch-{index}", self._logs / f"worker-{index}.log"
+    def start(
+        self, index: int, setup: Header, *, rank: int = 0, has_peers: bool = False
+    ) -> WorkerProcess:
+        """Starts the worker of a placement, or that of one of its ranks; the caller closes it."""
+        number = f"{index}-rank{rank}" if rank else str(index)
+        name, log_path = f"torch-{number}", self._logs / f"worker-{number}.log"
         launch = Launch(name, MODULE, log_path, self._num_threads, has_peers)
         process, sock = self.launcher.start(launch, self.nodes[index])
         worker = WorkerProcess(
@@ -53,7 +56,7 @@ class Workers:
             "warm_up_tokens": WARM_UP_TOKENS,
         }  # fmt: skip
         worker.send(common | setup)
-        self._clocks[index] = worker.clock
+        self._clocks[name] = worker.clock
         return worker
 
     def answers(self, workers: Sequence[WorkerProcess]) -> list[Header]:
@@ -64,8 +67,8 @@ class Workers:
 
     def clocks(self) -> list[dict[str, float]]:
         """What a manifest says of the clocks of workers on other hosts."""
-        by_index = [self._clocks[index] for index in sorted(self._clocks)]
-        return [{"offset_s": one.offset_s, "error_s": one.error_s} for one in by_index]
+        clocks = self._clocks.values()
+        return [{"offset_s": one.offset_s, "error_s": one.error_s} for one in clocks]
 
     def resolved(self, answers: Sequence[Header]) -> dict[str, Any]:
         """What a run's manifest says of them."""
