@@ -9,6 +9,7 @@ tests that compare tokens are ones whose two best logits are more than `MIN_GAP`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import count
 from typing import NamedTuple
@@ -69,7 +70,9 @@ _ALONE: dict[tuple[ModelSpec, tuple[int, ...]], Alone] = {}  # many tests have t
 
 
 def alone(model: ModelSpec, ids: Sequence[int], num_tokens: int) -> Alone:
-    """Of the prompt `ids`. It ends early with a token whose gap is no more than `MIN_GAP`."""
+    """Of the prompt `ids`, on one rank. It ends early with a token whose gap is no more than
+    `MIN_GAP`."""
+    model = replace(model, tp=1)
     key = (model, tuple(ids))
     if key not in _ALONE or len(_ALONE[key].tokens) < num_tokens:
         _ALONE[key] = _generated(model, list(ids), num_tokens)

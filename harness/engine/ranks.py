@@ -30,6 +30,7 @@ def join(rank: int, num_ranks: int, file: int, device: torch.device) -> None:
         "nccl" if on_gpu(device) else "gloo", f"file:///proc/self/fd/{file}", rank=rank,
         world_size=num_ranks,
     )  # fmt: skip
+    dist.all_reduce(torch.zeros(1, device=device))  # connected now, not in the first step
 
 
 class SummedLinear:

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
 
 NO_DEVICE = {"null"}  # answers at once: engine=none alone
 SYSTEMS = sorted({path.stem for path in (ROOT / "conf/system").glob("*.yaml")} - NO_DEVICE)
+TWO_RANKS = "vllm model.tp=2 hardware=local_x2 hardware.num_devices=4"
 # Whose memory a device here has not.
 SIMULATED_ONLY = {"muxserve": ("hardware=h800x8",)}
 NUM_REQUESTS = 20
@@ -94,13 +95,14 @@ def kv_pools(cluster: Cluster) -> list[Any]:
 
 
 @pytest.mark.parametrize("engine", ["sim", pytest.param("torch", marks=pytest.mark.live)])
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", [*SYSTEMS, TWO_RANKS])
 def test_a_system_serves_twenty_requests(system: str, engine: str, tmp_path: Path) -> None:
+    system, *more = system.split()
     if engine == "torch" and system in SIMULATED_ONLY:
         with pytest.raises(UsageError, match=r"choose engine=sim|cannot find a placement"):
             serve(system, engine, tmp_path)
         return
-    served = serve(system, engine, tmp_path)
+    served = serve(system, engine, tmp_path, *more)
     records = served.recorder.records.values()
     assert len(records) == NUM_REQUESTS
     for record in records:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.live
 LIVE = (
     "+system=vllm", "+workload=azure_conv", "workload.num_requests=2000", "engine=torch",
     "workload.arrivals.kind=poisson", "workload.arrivals.rate_per_s=4", "tracking=none",
-    "figure=null",
+    "figure=null", "model.tp=2", "hardware=local_x2",
 )  # fmt: skip
 
 
@@ -97,7 +97,8 @@ def assert_gone(processes: list[psutil.Process]) -> None:
 
 def test_a_killed_worker_fails_the_run_and_is_named(live) -> None:
     process, processes, run_dir = live
-    children(process, "harness.engine.worker")[0].kill()
+    one, _ = children(process, "harness.engine.worker")  # its ranks
+    one.kill()
     _, error = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "torch-0" in error

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agents import on_nodes
+from tests.contract import test_system as contract
 from tests.integration import test_blitzscale_live as blitzscale
 from tests.integration import test_kunserve_live as kunserve
 from tests.integration import test_llumnix_live as llumnix
@@ -46,6 +47,10 @@ def test_blitzscale_gets_weights_from_another_node(kill: tuple[tuple[int, float]
 
 def test_kunserve_drops_exchanges_and_restores_over_nodes() -> None:
     kunserve.test_a_burst_is_served_by_dropping_parameters("live")
+
+
+def test_an_instance_of_two_ranks_is_served_on_each_node(tmp_path: Path) -> None:
+    contract.test_a_system_serves_twenty_requests(contract.TWO_RANKS, "torch", tmp_path)
 
 
 def test_llumnix_migrates_to_another_node() -> None:

@@ -33,9 +33,10 @@ def test_a_request_preempted_on_one_instance_goes_on_at_another(tmp_path: Path) 
         assert bench.instances[1].tokens[0] == expected
 
 
-def test_a_stop_event_serves_many_executes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_stop_event_serves_many_executes(tmp_path: Path, tp: int) -> None:
     long = request(0, 20, 900)
-    with started(tmp_path, [long]) as bench:
+    with started(tmp_path, [long], tp=tp) as bench:
         stop = Event(bench.loop)
 
         async def set_later() -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from harness.configuration.options import plain
 from harness.engine.engine import TorchEngine
 from harness.engine.instance import TorchInstance
 from harness.engine_api import Experiment
-from harness.errors import RunError, UsageError
+from harness.errors import InstanceLost, RunError, UsageError
 from harness.placement import dedicated
 from harness.records.record import Recorder
 from harness.request import Batch, Request
@@ -66,15 +67,15 @@ class Bench:
 
 @contextmanager
 def started(
-    run_dir: Path, requests: list[Request], num_instances: int = 1, **changes: Any
+    run_dir: Path, requests: list[Request], num_instances: int = 1, tp: int = 1, **changes: Any
 ) -> Iterator[Bench]:
     values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
     del values["_target_"]
     values = OmegaConf.merge(values, {"num_kv_blocks": 64, "num_threads": 1}, changes)
     engine = TorchEngine(typed(plain(values), TorchEngine.Config, "engine"))
     hardware = hardware_profile("local")
-    hardware.num_devices = num_instances
-    model = model_spec("tiny-llama")
+    hardware.num_devices, hardware.devices_per_node = num_instances * tp, tp
+    model = replace(model_spec("tiny-llama"), tp=tp)
     run_dir.mkdir(exist_ok=True)
     experiment = Experiment(
         loop=engine.make_loop(),
@@ -96,25 +97,25 @@ def request(number: int, prompt: int = 20, output: int = 8) -> Request:
 
 
 def test_workers_end_with_their_run(tmp_path: Path) -> None:
-    with started(tmp_path, [], num_instances=2):
-        assert len(workers_alive()) == 2
+    with started(tmp_path, [], num_instances=2, tp=2):
+        assert len(workers_alive()) == 4
     assert workers_alive() == []
 
 
 @pytest.mark.parametrize(
-    ("number", "changes", "says"),
+    ("number", "rank", "changes", "says"),
     [
-        (signal.SIGKILL, {}, r"killed by SIGKILL \(out of memory\?\)"),
-        (signal.SIGSEGV, {}, "killed by SIGSEGV"),
-        (signal.SIGSTOP, {"hang_timeout_s": 2.0}, "no sign of life for 2 s"),
+        (signal.SIGKILL, 1, {"tp": 2}, r"torch-0-rank1 .*killed by SIGKILL \(out of memory\?\)"),
+        (signal.SIGSEGV, 0, {}, "torch-0 .*killed by SIGSEGV"),
+        (signal.SIGSTOP, 0, {"hang_timeout_s": 2.0}, "torch-0 .*no sign of life for 2 s"),
     ],
 )
 def test_a_worker_that_dies_or_hangs_ends_the_run_and_is_named(
-    tmp_path: Path, number: int, changes: dict[str, Any], says: str
+    tmp_path: Path, number: int, rank: int, changes: dict[str, Any], says: str
 ) -> None:
     long, idle = request(0, 20, 900), request(1)
     with started(tmp_path, [long, idle], num_instances=2, **changes) as bench:
-        [victim] = [p for p in workers_alive() if p.pid == bench.instances[0].pids()[0]]
+        [victim] = [p for p in workers_alive() if p.pid == bench.instances[0].pids()[rank]]
 
         async def strike() -> None:
             while long.generated_tokens < 5:
@@ -127,12 +128,33 @@ def test_a_worker_that_dies_or_hangs_ends_the_run_and_is_named(
 
         with pytest.raises(RunError, match=says) as caught:
             bench.loop.run(story())
-        assert "torch-0" in str(caught.value)
         assert str(victim.pid) in str(caught.value)
         assert "setup" in str(caught.value), "the log's tail is part of the message"
         # What was recorded until then is readable.
         assert len(bench.recorder.records[0].token_times_s()) == long.generated_tokens >= 5
     assert workers_alive() == []
+
+
+def test_a_rank_whose_death_is_planned_takes_its_instance_along(tmp_path: Path) -> None:
+    long = request(0, 20, 900)
+    with started(tmp_path, [long], num_instances=2, tp=2) as bench:
+        lost, other = bench.instances
+        ranks = [psutil.Process(pid) for pid in lost.pids()]
+        lost.may_fail()
+
+        async def strike() -> None:
+            while long.generated_tokens < 5:
+                await bench.loop.sleep(0.01)
+            ranks[1].kill()
+
+        async def story() -> None:
+            bench.loop.spawn(strike(), name="strike")
+            await bench.serve(long)
+
+        with pytest.raises(InstanceLost, match="torch-0"):
+            bench.loop.run(story())
+        until_gone(ranks)
+        assert all(map(runs, map(psutil.Process, other.pids())))
 
 
 def test_a_worker_that_dies_while_nobody_waits_for_it_ends_the_run(tmp_path: Path) -> None:
@@ -168,17 +190,26 @@ def test_workers_die_with_the_harness(tmp_path: Path) -> None:
     code = (
         "import pathlib, sys, time\n"
         "from tests.integration.test_torch_engine import started\n"
-        f"with started(pathlib.Path({str(tmp_path)!r}), []) as bench:\n"
-        "    print(bench.instances[0].pids()[0], flush=True)\n"
+        f"with started(pathlib.Path({str(tmp_path)!r}), [], tp=2) as bench:\n"
+        "    print(*bench.instances[0].pids(), flush=True)\n"
         "    time.sleep(60)\n"
     )
     harness = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
     assert harness.stdout is not None
-    worker = psutil.Process(int(harness.stdout.readline()))
+    ranks = [psutil.Process(int(pid)) for pid in harness.stdout.readline().split()]
+    assert len(ranks) == 2
     harness.kill()
     harness.wait()
     harness.stdout.close()
+    until_gone(ranks)
+
+
+def runs(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def until_gone(processes: list[psutil.Process]) -> None:
     deadline = time.monotonic() + 20
-    while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline, "the worker outlives its harness"
+    while any(map(runs, processes)):
+        assert time.monotonic() < deadline, "a worker outlives its harness, or its instance"
         time.sleep(0.05)

@@ -57,17 +57,17 @@ def spec_like(directory: Path, **changes: object) -> ModelSpec:
     return replace(SPEC, path=str(directory), **changes)
 
 
-def loaded(spec: ModelSpec, attention: str = "torch") -> LoadedLayers:
-    return LoadedLayers(spec, CPU, kernels_of(attention, spec, CPU).linear)
+def loaded(spec: ModelSpec, attention: str = "torch", rank: int = 0) -> LoadedLayers:
+    return LoadedLayers(spec, CPU, kernels_of(attention, spec, CPU).linear, rank)
 
 
 def runner_of(
     layers: LoadedLayers, spec: ModelSpec, num_blocks: int = 64, block_tokens: int = 8,
-    attention: str = "torch",
+    attention: str = "torch", kind: type[Runner] = Runner,
 ) -> Runner:  # fmt: skip
     cache = new_cache(spec, num_blocks, block_tokens, CPU)
     decoder = TransformerDecoder(spec, layers.ends, kernels_of(attention, spec, CPU))
-    return Runner(spec, decoder, layers.on_device, cache, CPU)
+    return kind(spec, decoder, layers.on_device, cache, CPU)
 
 
 def in_flat_buffer(spec: ModelSpec) -> torch.Tensor:

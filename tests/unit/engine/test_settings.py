@@ -46,7 +46,6 @@ def test_models_that_the_engine_cannot_run_are_refused() -> None:
     tiny = model_spec("tiny-llama")
     check_models([tiny])
     for changed, said in (
-        ({"tp": 2}, r"model\.tp=2 is not supported"),
         ({"mlp_matrices": 2}, "has 2 matrices in its MLP"),
         ({"num_kv_layers": 3}, "has 4 layers and KV in 3"),
     ):
