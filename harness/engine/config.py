@@ -50,7 +50,7 @@ class TorchConfig:
     num_kv_blocks: int | None  # per instance; null: as many as the memory below holds
     memory_fraction: float  # of a GPU's memory, for weights and KV of all its instances
     cpu_kv_bytes: int  # KV memory per instance on a CPU
-    num_threads: int | None  # CPU threads per instance; null: all cores but one, divided
+    num_threads: int | None  # CPU threads per worker; null: all cores but one, divided
     start_timeout_s: float
     hang_timeout_s: float  # silence after which a worker counts as hung
     step_timeout_s: float  # the longest that one iteration, load or drop may take
