@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.configuration.checks import at_least, one_of, positive, require
+from harness.model_family import FAMILIES, family_of
+from harness.model_shapes import end_shapes, layer_shapes, num_params
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 MAX_POSITION = 2**31 - 1  # engines count positions in 32 bits
@@ -25,7 +27,7 @@ def check_name(name: str) -> None:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class ModelSpec:
-    """Dimensions of a Llama/Mistral/Qwen2-family decoder, as in its Hugging Face config.json.
+    """Dimensions of a decoder, as in its Hugging Face config.json.
 
     `path` is a directory with config.json and safetensors; None means random weights drawn
     from `seed`.
@@ -38,7 +40,7 @@ class ModelSpec:
     num_kv_heads: int
     head_dim: int
     intermediate_size: int
-    mlp_matrices: int  # 3: gate, up and down (SwiGLU); 2: up and down (OPT)
+    mlp_matrices: int  # of each MLP; 3: gate, up and down (SwiGLU); 2: up and down (OPT)
     vocab_size: int
     max_position: int
     rope_theta: float
@@ -50,6 +52,9 @@ class ModelSpec:
     path: str | None
     seed: int
     num_kv_layers: int | None = None  # that attend to the text and hold its KV; None: all
+    family: str | None = None  # of `FAMILIES`; None: Llama, Mistral and Qwen2 (with qkv_bias)
+    num_experts: int | None = None  # MLPs of a layer, of intermediate_size each; None: one
+    num_experts_per_token: int | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -72,6 +77,23 @@ class ModelSpec:
             f"tp={self.tp} does not divide the {self.num_heads} heads; valid up to 16: {valid}",
         )
         one_of(self.dtype, DTYPE_BYTES, "dtype")
+        require(self.mlp_matrices in (2, 3), f"mlp_matrices={self.mlp_matrices} must be 2 or 3")
+        if self.family is not None:
+            one_of(self.family, FAMILIES, "family")
+        for field, value in family_of(self.family).spec.items():
+            told = f"{field}={getattr(self, field)} must be {value} with family={self.family}"
+            require(getattr(self, field) == value, told)
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        total, used = self.num_experts, self.num_experts_per_token
+        told = f"num_experts={total} and num_experts_per_token={used}"
+        if family_of(self.family).mlp != "experts":
+            families = ", ".join(name for name, one in FAMILIES.items() if one.mlp == "experts")
+            require(total is None and used is None, f"{told} are of family={families} only")
+            return
+        valid = total is not None and used is not None and 1 <= used <= total
+        require(valid, f"{told} must be numbers, the second one at most the first one")
 
     @property
     def dtype_bytes(self) -> int:
@@ -95,16 +117,24 @@ class ModelSpec:
 
     @property
     def layer_params(self) -> int:
-        """Weights of one decoder layer: attention, MLP and the two norms."""
-        attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
-        bias = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0
-        mlp = self.mlp_matrices * self.hidden_size * self.intermediate_size
-        return attention + bias + mlp + 2 * self.hidden_size
+        """Weights of one decoder layer: attention, norms and MLP, or all experts and their router.
+        The biases of norms and products are those of the family's checkpoints."""
+        return num_params(layer_shapes(self))
+
+    @property
+    def token_layer_params(self) -> int:
+        """Those that one token is multiplied by: of the experts, the ones that it is sent to."""
+        idle = (self.num_experts or 0) - (self.num_experts_per_token or 0)
+        return self.layer_params - idle * 3 * self.hidden_size * self.intermediate_size
+
+    def end_params(self, *, first: bool, last: bool) -> int:
+        """Weights before the first layer and behind the last one, of a device that has that layer.
+        Where it has both, tied embeddings count once."""
+        return num_params(end_shapes(self, first=first, last=last))
 
     @property
     def num_params(self) -> int:
-        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
-        return self.num_layers * self.layer_params + embeddings + self.hidden_size
+        return self.num_layers * self.layer_params + self.end_params(first=True, last=True)
 
     def layer_range(self, layers: range) -> range:
         """`layers`; UsageError where it is empty or not of this model."""

@@ -14,28 +14,12 @@ from omegaconf import DictConfig
 from harness.configuration.checks import require
 from harness.errors import UsageError
 from harness.files import read_json
+from harness.model_family import FAMILIES, family_of
 from harness.model_spec import DTYPE_BYTES, ModelSpec
 
 DEFAULT_MODEL = "tiny-llama"  # of conf/config.yaml: what a command has that names no model
-# config.json's keys and the spec's fields that must agree with them.
-FIELDS = {
-    "num_hidden_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_heads",
-    "num_key_value_heads": "num_kv_heads",
-    "head_dim": "head_dim",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "rope_theta": "rope_theta",
-    "rms_norm_eps": "rms_norm_eps",
-    "tie_word_embeddings": "tie_embeddings",
-}
-NEEDED = (
-    "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size",
-    "max_position_embeddings",
-)  # fmt: skip
-# What transformers takes where a Llama's file does not say.
-ABSENT = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+# What a config.json must say: the keys of these fields, and max_position_embeddings.
+NEEDED = ("num_layers", "hidden_size", "num_heads", "intermediate_size", "vocab_size")
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -48,14 +32,22 @@ def read_config(directory: Path) -> dict[str, Any]:
     return values
 
 
+def file_family(found: Mapping[str, Any]) -> str | None:
+    """`ModelSpec.family` of a config.json; None also where the type of the model is unknown."""
+    name = found.get("model_type")
+    return name if name in FAMILIES else None
+
+
 def hf_config(spec: ModelSpec, bos: int | None, eos: int | None) -> dict[str, Any]:
-    """The config.json of `spec`: a Llama, or with biases on q, k and v a Qwen2."""
-    family = "Qwen2" if spec.qkv_bias else "Llama"
-    return {key: getattr(spec, field) for key, field in FIELDS.items()} | {
-        "architectures": [f"{family}ForCausalLM"],
-        "model_type": family.lower(),
+    """The config.json of `spec`; without a family a Llama's, or with biases on q, k and v a
+    Qwen2's."""
+    family = family_of(spec.family)
+    name = "Qwen2" if spec.family is None and spec.qkv_bias else family.architecture
+    return {key: getattr(spec, field) for key, field in family.fields.items()} | {
+        **family.plain,
+        "architectures": [f"{name}ForCausalLM"],
+        "model_type": spec.family or name.lower(),
         "max_position_embeddings": spec.max_position,
-        "hidden_act": "silu",
         "torch_dtype": spec.dtype,
         "bos_token_id": bos,
         "eos_token_id": eos,
@@ -66,7 +58,7 @@ def mismatches(spec: ModelSpec, found: Mapping[str, Any]) -> list[str]:
     """How `spec` differs from what config.json states, each as "field is X, the file says Y"."""
     return [
         f"model.{field} is {getattr(spec, field)}, the file says {key}={found[key]}"
-        for key, field in FIELDS.items()
+        for key, field in family_of(file_family(found)).fields.items()
         if found.get(key) is not None and found[key] != getattr(spec, field)
     ]
 
@@ -91,11 +83,11 @@ def refuse(spec: ModelSpec, different: Sequence[str]) -> None:
         )
 
 
-def require_llama(spec: ModelSpec, who: str) -> None:
-    """UsageError for a model unlike the Llama family; `who` runs none but such."""
-    gated = spec.mlp_matrices == 3
+def require_family(spec: ModelSpec, who: str) -> None:
+    """UsageError for a model that is an approximation of its family; `who` runs none."""
     told = f"model={spec.name} has {spec.mlp_matrices} matrices in its MLP; {who} gated MLPs"
-    require(gated, f"{told} (model.mlp_matrices=3) only")
+    known = spec.family is not None or spec.mlp_matrices == 3
+    require(known, f"{told} (model.mlp_matrices=3) and model.family=opt only")
     told = (
         f"model={spec.name} has {spec.num_layers} layers and KV in {spec.kv_layers}; {who} models"
     )
@@ -105,21 +97,22 @@ def require_llama(spec: ModelSpec, who: str) -> None:
 def values_of(directory: Path) -> dict[str, Any]:
     """The values of a `ModelSpec`'s fields that config.json in `directory` gives."""
     found = read_config(directory)
-    missing = ", ".join(key for key in NEEDED if not isinstance(found.get(key), int))
+    name = file_family(found)
+    family = family_of(name)
+    needed = [key for key, field in family.fields.items() if field in NEEDED]
+    needed += ["max_position_embeddings"]
+    missing = ", ".join(key for key in needed if not isinstance(found.get(key), int))
     require(not missing, f"{directory / 'config.json'} does not say {missing}: give model=NAME")
     heads = found["num_attention_heads"]
-    found = {
-        **ABSENT,
-        "num_key_value_heads": heads,
-        "head_dim": found["hidden_size"] // max(1, heads),
-        **{key: value for key, value in found.items() if value is not None},
-    }
-    values = {field: found[key] for key, field in FIELDS.items()}
+    values: dict[str, Any] = {"num_kv_heads": heads}
+    values["head_dim"] = found["hidden_size"] // max(1, heads)
+    found = family.absent | {key: value for key, value in found.items() if value is not None}
+    values |= {field: found[key] for key, field in family.fields.items() if key in found}
     values |= {"name": directory.resolve().name, "max_position": found["max_position_embeddings"]}
-    values |= {"mlp_matrices": 3, "num_kv_layers": None}  # of the Llama family
+    values |= {"mlp_matrices": 3, "num_kv_layers": None, "family": name}
     values["qkv_bias"] = found.get("model_type") == "qwen2" or bool(found.get("attention_bias"))
     dtype = found.get("dtype") or found.get("torch_dtype")
-    return values | ({"dtype": dtype} if dtype in DTYPE_BYTES else {})
+    return values | family.spec | ({"dtype": dtype} if dtype in DTYPE_BYTES else {})
 
 
 def take_checkpoint(config: DictConfig, model: str, overrides: Sequence[str]) -> None:

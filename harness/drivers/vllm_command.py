@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.configuration.checkpoint import hf_config, require_llama
+from harness.configuration.checkpoint import hf_config, require_family
 from harness.errors import UsageError
 from harness.files import write_text
 from harness.model_spec import ModelSpec
@@ -76,7 +76,7 @@ def model_flags(spec: ModelSpec, served_name: str, models_dir: Path, load_format
     flags += ["--tensor-parallel-size", str(spec.tp), "--seed", str(spec.seed)]
     if spec.path is not None:
         return [*flags, "--model", spec.path]
-    require_llama(spec, "without a model.path engine=vllm makes")
+    require_family(spec, "without a model.path engine=vllm makes")
     directory = models_dir / spec.name
     directory.mkdir(parents=True, exist_ok=True)
     write_text(directory / "config.json", json.dumps(hf_config(spec, None, None), indent=2))

@@ -21,14 +21,8 @@ def layer_weight_bytes(spec: ModelSpec, layer: int) -> int:
     """The bytes of a layer's weights on each of the spec.tp devices: the embeddings go with the
     first layer, the last norm and the head with the last one (with tied embeddings both have the
     table)."""
-    params = spec.layer_params
-    table = spec.vocab_size * spec.hidden_size
-    if layer == 0:
-        params += table
-    if layer == spec.num_layers - 1:
-        params += spec.hidden_size
-        params += table if layer or not spec.tie_embeddings else 0
-    return -(-params * spec.dtype_bytes // spec.tp)
+    ends = spec.end_params(first=layer == 0, last=layer == spec.num_layers - 1)
+    return -(-(spec.layer_params + ends) * spec.dtype_bytes // spec.tp)
 
 
 def weight_bytes(spec: ModelSpec) -> int:

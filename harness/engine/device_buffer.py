@@ -41,7 +41,7 @@ class DeviceBuffer:
     def adopt(self, layer: int) -> None:
         """The bytes of `layer` are there: has batches use them."""
         weights = self._views(layer)
-        self.layers[layer] = Layer(weights, self._linear)
+        self.layers[layer] = Layer(self.layout.spec, weights, self._linear)
         self.ends.adopt(weights, self._linear)
 
     def forget(self, layer: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.clock import WallLoop
 from harness.cluster import Cluster
-from harness.configuration.checkpoint import require_llama
+from harness.configuration.checkpoint import require_family
 from harness.cost.profile import HardwareProfile
 from harness.device.caching_pool import CachingPool
 from harness.device.processes import Processes
@@ -130,6 +130,6 @@ class TorchEngine:
 def check_models(models: Iterable[ModelSpec]) -> None:
     """UsageError for a model that this engine cannot run."""
     for spec in models:
-        require_llama(spec, "engine=torch runs")
+        require_family(spec, "engine=torch runs")
         if spec.path is not None:
             check_config(spec, Path(spec.path))

@@ -8,18 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from harness.configuration.checkpoint import mismatches, read_config, refuse
+from harness.configuration.checkpoint import file_family, mismatches, read_config, refuse
+from harness.configuration.checks import require
 from harness.errors import UsageError
+from harness.model_family import FAMILIES, LLAMA_TYPES, family_of
 from harness.model_spec import ModelSpec
-
-FAMILIES = ("llama", "mistral", "qwen2")
-# What this engine does not compute, with the values that leave it out.
-PLAIN: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "attention_bias": (False,),
-    "mlp_bias": (False,),
-    "rope_type": ("default",),
-}
 
 
 def check_config(spec: ModelSpec, directory: Path) -> None:
@@ -27,17 +20,26 @@ def check_config(spec: ModelSpec, directory: Path) -> None:
     asks for something that the engine does not compute."""
     path = directory / "config.json"
     found = read_config(directory)
-    family = found.get("model_type")
-    if family not in FAMILIES:
-        valid = ", ".join(FAMILIES)
-        raise UsageError(f"{path}: model_type {family!r} is not supported; valid: {valid}")
+    kind = found.get("model_type")
+    valid = ", ".join((*LLAMA_TYPES, *FAMILIES))
+    told = f"{path}: model_type {kind!r} is not supported; valid: {valid}"
+    require(kind in (*LLAMA_TYPES, *FAMILIES), told)
     different = mismatches(spec, found)
-    if (family == "qwen2") != spec.qkv_bias:
-        different.append(f"model.qkv_bias is {spec.qkv_bias}, the file is of a {family}")
+    name = file_family(found)
+    family = family_of(name)
+    if spec.family != name:
+        different.append(f"model.family is {spec.family}, the file is of a {kind}")
+    elif name is None and (kind == "qwen2") != spec.qkv_bias:
+        different.append(f"model.qkv_bias is {spec.qkv_bias}, the file is of a {kind}")
+    learned = found["max_position_embeddings"] if family.positions == "learned" else None
+    if learned not in (None, spec.max_position):
+        told = f"model.max_position is {spec.max_position}, the file has a table of {learned}"
+        different.append(told)
     refuse(spec, different)
-    for key, valid_values in PLAIN.items():
-        if key in found and found[key] not in valid_values:
-            raise UsageError(f"{path}: {key}={found[key]} is not supported; valid: {valid_values}")
+    for key, value in {"rope_type": "default", **family.plain}.items():
+        has = found.get(key)
+        has = family.absent.get(key, value) if has is None else has
+        require(has == value, f"{path}: {key}={has} is not supported; valid: {value}")
     _check_window(spec, found, path)
 
 

@@ -32,12 +32,12 @@ class BatchAttention(Protocol):
 
 
 class Linear(Protocol):
-    """y = x Wᵀ, plus a bias or a residual. x: [rows, in]."""
+    """y = x Wᵀ + bias, if it has one. x: [rows, in]."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """residual + x Wᵀ, for a product without a bias."""
+        """residual + x Wᵀ + bias."""
 
 
 MakeLinear = Callable[[torch.Tensor, torch.Tensor | None], Linear]  # of a weight and a bias

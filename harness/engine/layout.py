@@ -8,24 +8,23 @@ first and the last layer, so that any layer comes and goes by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import prod
 
 import torch
 
 from harness.engine.linear import Ends, Layer, TorchLinear
 from harness.engine.node_files import NodeFile
-from harness.engine.weights import ENDS, HostWeights, Weights, fused_shapes, torch_dtype
+from harness.engine.weights import ENDS, HostWeights, Weights, torch_dtype
+from harness.model_shapes import Shapes, end_shapes, layer_shapes
 from harness.model_spec import ModelSpec
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 def tensor_places(spec: ModelSpec) -> list[range]:
     """The bytes of each tensor of a pooled model: `spec.weight_bytes` in all."""
     found, at = [], 0
-    for layer in (ENDS, *range(spec.num_layers)):
-        for shape in fused_shapes(spec, layer).values():
+    for shapes in (end_shapes(spec), *[layer_shapes(spec)] * spec.num_layers):
+        for shape in shapes.values():
             found.append(range(at, at + prod(shape) * spec.dtype_bytes))
             at = found[-1].stop
     return found
@@ -42,25 +41,19 @@ def model_in(buffer: torch.Tensor, spec: ModelSpec, at_bytes: int) -> tuple[Ends
     """The pooled model whose bytes lie in `buffer` from `at_bytes` on, now or later: views, no
     copies, hence torch's products, which take them as they are."""
     ends, layers = Ends(), {}
-    weights, at = views(buffer, spec, fused_shapes(spec, ENDS), at_bytes)
+    weights, at = views(buffer, spec, end_shapes(spec), at_bytes)
     ends.adopt(weights, TorchLinear)
     for layer in range(spec.num_layers):
-        weights, at = views(buffer, spec, fused_shapes(spec, layer), at)
-        layers[layer] = Layer(weights, TorchLinear)
+        weights, at = views(buffer, spec, layer_shapes(spec), at)
+        layers[layer] = Layer(spec, weights, TorchLinear)
     return ends, layers
 
 
 def elastic_shapes(spec: ModelSpec, layer: int) -> Shapes:
     """Shapes of the tensors that go with `layer` of an elastic model, in the order of their
     bytes."""
-    shapes, ends = fused_shapes(spec, layer), fused_shapes(spec, ENDS)
-    if layer == 0:
-        shapes["embed"] = ends["embed"]
-    if layer == spec.num_layers - 1:
-        shapes["norm"] = ends["norm"]
-        if layer or not spec.tie_embeddings:
-            shapes["lm_head"] = ends.get("lm_head", ends["embed"])
-    return shapes
+    first, last = layer == 0, layer == spec.num_layers - 1
+    return layer_shapes(spec) | end_shapes(spec, first=first, last=last)
 
 
 def elastic_tensors(source: HostWeights, spec: ModelSpec, layer: int) -> Weights:

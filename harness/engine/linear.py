@@ -10,8 +10,10 @@ from torch.nn.functional import linear
 
 from harness.engine.cuda import staged
 from harness.engine.kernels import Linear, MakeLinear
-from harness.engine.shards import ShardedWeights
+from harness.engine.mlp import MLPS
+from harness.engine.shards import ShardedWeights, rank_spec
 from harness.engine.weights import Weights
+from harness.model_family import family_of
 from harness.model_spec import ModelSpec
 
 
@@ -38,9 +40,10 @@ class TorchLinear:
         return out
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """residual + x Wᵀ, in one kernel."""
+        """residual + x Wᵀ + bias; without a bias in one kernel."""
         if not self._by_onednn(x):
-            return torch.addmm(residual, x, self._weight.t())
+            added = residual if self._bias is None else residual + self._bias
+            return torch.addmm(added, x, self._weight.t())
         out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
             x, residual, self._weight, self._bias, "add"
         )
@@ -53,13 +56,13 @@ class TorchLinear:
 class Layer:
     """One decoder layer, of weights that are on their device. `linear` makes its products."""
 
-    def __init__(self, weights: Weights, linear: MakeLinear) -> None:
+    def __init__(self, spec: ModelSpec, weights: Weights, linear: MakeLinear) -> None:
         self.input_norm = weights["input_norm"]
         self.qkv = linear(weights["qkv"], weights.get("qkv_bias"))
-        self.o = linear(weights["o"], None)
+        self.qk_norm = weights.get("qk_norm")
+        self.o = linear(weights["o"], weights.get("o_bias"))
         self.post_norm = weights["post_norm"]
-        self.gate_up = linear(weights["gate_up"], None)
-        self.down = linear(weights["down"], None)
+        self.mlp = MLPS[family_of(spec.family).mlp](spec, weights, linear)
 
 
 class Ends:
@@ -67,6 +70,7 @@ class Ends:
     elastic device they come and go with that layer."""
 
     embed: torch.Tensor
+    positions: torch.Tensor  # where they are learned
     norm: torch.Tensor
     lm_head: Linear
 
@@ -75,6 +79,8 @@ class Ends:
         embeddings'."""
         if "embed" in weights:
             self.embed = weights["embed"]
+        if "positions" in weights:
+            self.positions = weights["positions"]
         if "norm" in weights:
             self.norm = weights["norm"]
             self.lm_head = linear(weights["lm_head" if "lm_head" in weights else "embed"], None)
@@ -88,7 +94,7 @@ class LoadedLayers:
         self, spec: ModelSpec, device: torch.device, linear: MakeLinear, rank: int = 0
     ) -> None:
         source = ShardedWeights(spec, rank)
-        self._device, self._linear = device, linear
+        self._spec, self._device, self._linear = rank_spec(spec), device, linear
         self._host = [
             {name: staged(tensor, device) for name, tensor in source.tensors(index).items()}
             for index in range(spec.num_layers)
@@ -103,7 +109,8 @@ class LoadedLayers:
         their own."""
         self.on_device.clear()
         for layer, weights in enumerate(self._host):
-            self.on_device[layer] = Layer(placed(weights, self._device), self._linear)
+            here = placed(weights, self._device)
+            self.on_device[layer] = Layer(self._spec, here, self._linear)
 
 
 def placed(host: Weights, device: torch.device) -> Weights:

@@ -9,6 +9,7 @@ from harness.engine.device_share import num_gpus
 from harness.engine.worker_process import WorkerProcess
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment
+from harness.model_family import family_of
 from harness.model_spec import ModelSpec
 
 
@@ -24,6 +25,12 @@ def check_ranks(experiment: Experiment, device: str) -> None:
             not moves,
             f"{told} is for instances that have one model for good, as of system=vllm with "
             "system.preemption=recompute: choose model.tp=1 or engine=sim for this system",
+        )
+        family = family_of(spec.family)
+        require(
+            family.mlp == "gated" and family.norm == "rms",
+            f"{told} divides models of one gated MLP a layer, and model={spec.name} is of the "
+            f"family {spec.family}: choose model.tp=1",
         )
         heads, columns = spec.num_kv_heads, spec.intermediate_size
         valid = [n for n in range(1, 17) if heads % n == columns % n == 0]

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from harness.engine.cuda import on_gpu
 from harness.engine.kernels import Linear
 from harness.engine.linear import Layer
+from harness.engine.mlp import Mlp
 from harness.engine.runner import Runner
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # ranks are of one node
@@ -52,7 +53,18 @@ class SummedLinear:
 def sum_products(layers: Iterable[Layer]) -> None:
     """From now on these need all ranks at a time."""
     for layer in layers:
-        layer.o, layer.down = SummedLinear(layer.o), SummedLinear(layer.down)
+        layer.o, layer.mlp = SummedLinear(layer.o), _summed(layer.mlp)
+
+
+def _summed(part: Mlp) -> Mlp:
+    """Of an MLP without a bias behind its sum."""
+
+    def mlp(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        out = part(x, torch.zeros_like(residual))
+        dist.all_reduce(out)
+        return out.add_(residual)
+
+    return mlp
 
 
 class RankRunner(Runner):

@@ -16,6 +16,7 @@ from harness.engine.kernels import BatchAttention
 from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Layer
 from harness.engine.model import Attend, Step, TransformerDecoder
+from harness.engine.padding import padding_rows
 from harness.engine.work import BatchWork
 from harness.model_spec import ModelSpec
 
@@ -56,7 +57,7 @@ class Runner:
 
     def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
         """`ids`: of the step's tokens. Gives their rows and those of padding."""
-        return self._decoder.embed(pad(ids, (0, step.num_padding_rows)))
+        return self._decoder.embed(pad(ids, (0, step.num_padding_rows)), step.positions)
 
     def forward(self, hidden: torch.Tensor, step: Step, lo: int, hi: int) -> torch.Tensor:
         """Layers [lo, hi) of one iteration; KeyError where one of them is not loaded."""
@@ -100,13 +101,3 @@ class Runner:
 def num_sampled(batch: BatchWork) -> int:
     """How many tokens an iteration picks."""
     return sum(chunk.samples for chunk in batch.chunks) + len(batch.decodes)
-
-
-def padding_rows(num_rows: int) -> int:
-    """Rows to add so that few numbers of rows occur: 16 to an octave, so 6 % more at most.
-
-    oneDNN generates code for every number of rows that it meets: 1.5 to 2.5 ms for a model of four
-    layers and one core here, against 10 ms for an iteration of 200 tokens.
-    """
-    granule = max(1, (1 << num_rows.bit_length()) // 32)
-    return -num_rows % granule

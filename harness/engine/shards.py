@@ -16,7 +16,7 @@ from harness.engine.weights import HostWeights, Weights
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 
-WHOLE = ("input_norm", "post_norm", "embed", "norm", "lm_head")
+WHOLE = ("input_norm", "qk_norm", "post_norm", "embed", "norm", "lm_head")
 
 
 def rank_spec(spec: ModelSpec) -> ModelSpec:

@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 
 from harness.engine.linear import Ends, Layer
-from harness.engine.runner import padding_rows
+from harness.engine.padding import padding_rows
 from harness.engine.weights import torch_dtype
 from harness.model_spec import ModelSpec
 
@@ -29,17 +29,16 @@ def warm_up(
     has not been measured."""
     if device.type != "cpu":
         return
-    sizes = spec.hidden_size, spec.num_heads * spec.head_dim, spec.intermediate_size
+    sizes = spec.hidden_size, spec.num_heads * spec.head_dim
     until_s = perf_counter() + ENOUGH_S
     with torch.inference_mode():
         for rows in (n for n in range(1, max_tokens + 1) if not padding_rows(n)):
-            hidden, attended, activated = (
+            hidden, attended = (
                 torch.zeros((rows, size), dtype=torch_dtype(spec), device=device) for size in sizes
             )
             layer.qkv(hidden)
             layer.o.plus(attended, hidden)
-            layer.gate_up(hidden)
-            layer.down.plus(activated, hidden)
+            layer.mlp(hidden, hidden)
             if rows <= MAX_REQUESTS:
                 ends.lm_head(hidden)
             if perf_counter() > until_s:

@@ -1,8 +1,8 @@
 """A decoder's weights, layer by layer: read from safetensors or drawn from a seed.
 
-A layer is a dict of host tensors with the projections that share an input fused (q, k and v;
-gate and up). Layer i of a random model depends on (seed, i) alone, so any layer can be made by
-itself, and `save_checkpoint` writes the very same weights for other engines to load.
+A layer is a dict of host tensors, fused as `harness.model_family` says. Layer i of a random model
+depends on (seed, i) alone, so any layer can be made by itself, and `save_checkpoint` writes the
+very same weights for other engines to load.
 
 Knows nothing of devices: `runner.py` copies layers to where they run.
 """
@@ -20,27 +20,13 @@ from safetensors.torch import save_file
 
 from harness.configuration.checkpoint import hf_config
 from harness.errors import UsageError
+from harness.model_family import Parts, family_of
+from harness.model_shapes import end_parts, layer_parts, part_shape
 from harness.model_spec import ModelSpec
 
 Weights = dict[str, torch.Tensor]
 
 ENDS = -1  # in place of a layer's index: what stands before the first layer and after the last
-
-# Our fused name -> the parts it is made of, as Hugging Face names them below "model.layers.<i>.".
-LAYER_PARTS: dict[str, tuple[str, ...]] = {
-    "input_norm": ("input_layernorm.weight",),
-    "qkv": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
-    "qkv_bias": ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
-    "o": ("self_attn.o_proj.weight",),
-    "post_norm": ("post_attention_layernorm.weight",),
-    "gate_up": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
-    "down": ("mlp.down_proj.weight",),
-}
-ENDS_PARTS: dict[str, tuple[str, ...]] = {
-    "embed": ("model.embed_tokens.weight",),
-    "norm": ("model.norm.weight",),
-    "lm_head": ("lm_head.weight",),
-}
 
 
 def torch_dtype(spec: ModelSpec) -> torch.dtype:
@@ -48,46 +34,12 @@ def torch_dtype(spec: ModelSpec) -> torch.dtype:
     return dtype
 
 
-def _parts(spec: ModelSpec, layer: int) -> dict[str, tuple[str, ...]]:
+def _parts(spec: ModelSpec, layer: int) -> Parts:
     """Our names of the tensors of `layer`, or of ENDS, and Hugging Face's of its parts."""
     if layer == ENDS:
-        return {k: v for k, v in ENDS_PARTS.items() if k != "lm_head" or not spec.tie_embeddings}
-    return {
-        name: tuple(f"model.layers.{layer}.{part}" for part in parts)
-        for name, parts in LAYER_PARTS.items()
-        if name != "qkv_bias" or spec.qkv_bias
-    }
-
-
-def fused_shapes(spec: ModelSpec, layer: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors that `HostWeights` gives for `layer`, in their order; tied ones
-    once."""
-    fused = {}
-    for name, parts in _parts(spec, layer).items():
-        shapes = [_shape(spec, part) for part in parts]
-        fused[name] = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-    return fused
-
-
-def _shape(spec: ModelSpec, part: str) -> tuple[int, ...]:
-    """The shape of a Hugging Face tensor, from the end of its name."""
-    heads, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    hidden, wide = spec.hidden_size, spec.intermediate_size
-    shapes = {
-        "q_proj.weight": (heads, hidden),
-        "k_proj.weight": (kv, hidden),
-        "v_proj.weight": (kv, hidden),
-        "q_proj.bias": (heads,),
-        "k_proj.bias": (kv,),
-        "v_proj.bias": (kv,),
-        "o_proj.weight": (hidden, heads),
-        "gate_proj.weight": (wide, hidden),
-        "up_proj.weight": (wide, hidden),
-        "down_proj.weight": (hidden, wide),
-        "embed_tokens.weight": (spec.vocab_size, hidden),
-        "lm_head.weight": (spec.vocab_size, hidden),
-    }
-    return shapes.get(".".join(part.split(".")[-2:]), (hidden,))
+        return end_parts(spec)
+    prefix = f"{family_of(spec.family).prefix}.{layer}."
+    return {name: tuple(prefix + p for p in parts) for name, parts in layer_parts(spec).items()}
 
 
 class RandomSource:
@@ -103,12 +55,14 @@ class RandomSource:
         return {name: self._draw(name, generator) for name in names}
 
     def _draw(self, name: str, generator: torch.Generator) -> torch.Tensor:
-        shape = _shape(self._spec, name)
-        if "norm" in name:
-            return torch.ones(shape, dtype=torch_dtype(self._spec))
-        std = 1.0 if "embed_tokens" in name else shape[-1] ** -0.5
+        shape = part_shape(self._spec, name)
+        std: float = shape[-1] ** -0.5
         if name.endswith("bias"):
             std = 0.1
+        elif "norm" in name:
+            return torch.ones(shape, dtype=torch_dtype(self._spec))
+        elif "embed_" in name and not self._spec.tie_embeddings:
+            std = 1.0  # a head of these values would always pick the token that it is given
         return (torch.randn(shape, generator=generator) * std).to(torch_dtype(self._spec))
 
 
@@ -127,10 +81,10 @@ class CheckpointSource:
             raise UsageError(f"model {self._spec.name!r}: {self._spec.path} has no tensor {name}")
         with safe_open(self._files[name], framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(name)
-        if tuple(tensor.shape) != _shape(self._spec, name):
+        if tuple(tensor.shape) != part_shape(self._spec, name):
             raise UsageError(
                 f"model {self._spec.name!r}: {name} has shape {tuple(tensor.shape)},"
-                f" the config says {_shape(self._spec, name)}"
+                f" the config says {part_shape(self._spec, name)}"
             )
         return tensor.to(torch_dtype(self._spec))
 

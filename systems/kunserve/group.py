@@ -44,13 +44,8 @@ def shard_bytes(model: ModelSpec, layers: range) -> int:
     """
     if not layers:
         return 0
-    matrix = model.vocab_size * model.hidden_size * model.dtype_bytes
-    first, last = layers[0] == 0, layers[-1] == model.num_layers - 1
-    ends = matrix * (first + last)
-    if first and last and model.tie_embeddings:
-        ends = matrix
-    norm = model.hidden_size * model.dtype_bytes if last else 0
-    return len(layers) * model.layer_bytes + ends + norm
+    ends = model.end_params(first=layers[0] == 0, last=layers[-1] == model.num_layers - 1)
+    return len(layers) * model.layer_bytes + ends * model.dtype_bytes
 
 
 def dropped_bytes(model: ModelSpec, groups: Iterable[Group]) -> int:

@@ -1,4 +1,4 @@
-"""Checkpoints and reference models of the three supported families, made by transformers."""
+"""Checkpoints and reference models of the supported families, made by transformers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from harness.configuration.checkpoint import hf_config
+from harness.engine.hf_config import check_config
 from harness.model_spec import ModelSpec
-from tests.unit.engine.serving import SPEC, spec_like
+from tests.unit.engine.serving import VARIANTS, spec_like
 
 # These models are too small to share out, and OpenMP threads that wait for each other's cores on
 # a busy machine take minutes for what one thread does in a second.
@@ -21,45 +23,26 @@ class Family(NamedTuple):
     reference: Any  # the transformers model
 
 
-def reference_model(name: str, **changes: Any) -> Any:
-    import transformers
+def reference_model(spec: ModelSpec, **changes: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = getattr(transformers, f"{name}Config")(
-        num_hidden_layers=SPEC.num_layers,
-        hidden_size=SPEC.hidden_size,
-        num_attention_heads=SPEC.num_heads,
-        num_key_value_heads=SPEC.num_kv_heads,
-        head_dim=SPEC.head_dim,
-        intermediate_size=SPEC.intermediate_size,
-        vocab_size=SPEC.vocab_size,
-        max_position_embeddings=SPEC.max_position,
-        rope_theta=SPEC.rope_theta,
-        rms_norm_eps=SPEC.rms_norm_eps,
-        initializer_range=0.15,  # large enough for attention to depend on positions
-        **changes,
-    )
+    wide = 0.15  # initial weights large enough for attention to depend on positions
+    changes = {"initializer_range": wide, "init_std": wide, **changes}
+    config = AutoConfig.for_model(**hf_config(spec, None, None) | changes)
     torch.manual_seed(0)
-    model = getattr(transformers, f"{name}ForCausalLM")._from_config(
-        config, attn_implementation="eager"
-    )
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     for parameter in model.parameters():  # biases and norms start at 0 and 1: make them matter
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, mean=float(parameter.detach().mean()), std=0.1)
     return model.eval()
 
 
-FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "llama": ("Llama", {}, {}),
-    "mistral": ("Mistral", {"sliding_window": None}, {}),
-    "qwen2": ("Qwen2", {}, {"qkv_bias": True}),
-    "tied": ("Llama", {"tie_word_embeddings": True}, {"tie_embeddings": True}),
-}
-
-
-@pytest.fixture(scope="session", params=FAMILIES)
+@pytest.fixture(scope="session", params=[*VARIANTS, "mistral"])
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
-    name, config_changes, spec_changes = FAMILIES[request.param]
     directory: Path = tmp_path_factory.mktemp(request.param)
-    model = reference_model(name, **config_changes)
+    spec = spec_like(directory, **VARIANTS.get(request.param, {}))
+    of_mistral = {"model_type": "mistral", "sliding_window": None}
+    model = reference_model(spec, **(of_mistral if request.param == "mistral" else {}))
     model.save_pretrained(directory)
-    return Family(spec_like(directory, **spec_changes), model)
+    check_config(spec, directory)
+    return Family(spec, model)

@@ -6,6 +6,7 @@ import mmap
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,6 +51,19 @@ SPEC = ModelSpec(
     path=None,
     seed=0,
 )
+# What SPEC is in each family. Heads of Qwen3 are wider than the hidden size shared out to them.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {"qkv_bias": True},
+    "tied": {"tie_embeddings": True},
+    "qwen3": {"family": "qwen3", "head_dim": 32},
+    "qwen3_moe": {"family": "qwen3_moe", "num_experts": 8, "num_experts_per_token": 3},
+    "mixtral": {"family": "mixtral", "num_experts": 4, "num_experts_per_token": 2},
+    "opt": {
+        "family": "opt", "mlp_matrices": 2, "qkv_bias": True, "num_kv_heads": 4,
+        "tie_embeddings": True,
+    },
+}  # fmt: skip
 CPU = torch.device("cpu")
 
 

@@ -32,8 +32,9 @@ from harness.engine.layout import write_model
 from harness.engine.linear import LoadedLayers, TorchLinear, packed, placed
 from harness.engine.loader import HostLink, Source, WeightsLoader
 from harness.engine.node_files import OpenFile
+from harness.engine.padding import padding_rows
 from harness.engine.pooled_memory import PooledMemory
-from harness.engine.runner import Runner, padding_rows
+from harness.engine.runner import Runner
 from harness.engine.warm_up import warm_up
 from harness.engine.weights import HostWeights
 from harness.pooled.plan import MemoryPlan

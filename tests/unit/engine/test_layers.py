@@ -3,21 +3,18 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from harness.engine import attention
 from harness.engine.attention import cache_attention
-from harness.engine.hf_config import check_config
 from harness.engine.linear import TorchLinear
-from harness.engine.runner import padding_rows
+from harness.engine.padding import padding_rows
 from harness.engine.warm_up import warm_up
-from harness.engine.weights import HostWeights, save_checkpoint
+from harness.engine.weights import HostWeights
 from harness.engine.work import BatchWork, Chunk
-from harness.errors import UsageError
-from tests.unit.engine.serving import CPU, SPEC, loaded, runner_of, spec_like
+from tests.unit.engine.serving import CPU, SPEC, loaded, runner_of
 
 PROMPT = list(range(20, 50))
 CHUNKS = [(PROMPT, [1, 2, 3, 4]), (PROMPT[:9], [5, 6])]  # ids and blocks
@@ -157,41 +154,8 @@ def test_decodes_of_scattered_blocks_see_the_tokens_of_earlier_steps(
     assert len({tuple(step) for step in at_once}) > size
 
 
-@pytest.mark.parametrize("variant", [{}, {"qkv_bias": True, "tie_embeddings": True}])
-def test_a_saved_checkpoint_holds_the_random_weights(tmp_path: Path, variant: dict) -> None:
-    spec = replace(SPEC, **variant)
-    save_checkpoint(spec, tmp_path)
-    saved = spec_like(tmp_path, **variant)
-    check_config(saved, tmp_path)
-    random, read = HostWeights(spec), HostWeights(saved)
-    pairs = [(random.ends(), read.ends())]
-    pairs += [(random.tensors(i), read.tensors(i)) for i in range(SPEC.num_layers)]
-    for ours, theirs in pairs:
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
 def test_layers_and_seeds_differ() -> None:
     layers = [HostWeights(SPEC).tensors(i)["qkv"] for i in (0, 1)]
     layers.append(HostWeights(replace(SPEC, seed=1)).tensors(0)["qkv"])
     assert not torch.equal(layers[0], layers[1])
     assert not torch.equal(layers[0], layers[2])
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"hidden_size": 128}, "hidden_size"),
-        ({"rope_theta": 5e5}, "rope_theta"),
-        ({"qkv_bias": True}, "qkv_bias"),
-    ],
-)
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, change: dict, named: str) -> None:
-    save_checkpoint(SPEC, tmp_path)
-    with pytest.raises(UsageError, match=named):
-        check_config(spec_like(tmp_path, **change), tmp_path)
-
-
-def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"config\.json"):
-        check_config(spec_like(tmp_path), tmp_path)
