@@ -3,6 +3,9 @@
 Weights and KV are read at a share of the memory bandwidth, products run at a share of the FLOP/s,
 the engine adds times of its own; tensor parallelism divides the work and adds two all-reduces a
 layer. The shares and the engine's times are a `Calibration`: learned, not assumed.
+
+Of a layer's experts, all are read in each iteration and each token is multiplied by its own. That
+is too much reading for a few tokens, so engine=sim refuses such a model; live runs estimate by it.
 """
 
 from __future__ import annotations
@@ -80,7 +83,7 @@ def law(model: ModelSpec, hardware: Hardware, calibration: Calibration) -> StepC
     read_bytes = (linear_params + model.vocab_size * model.hidden_size) * model.dtype_bytes
     latency_s, per_token_s = all_reduce_s(model.activation_bytes_per_token, tp, hardware)
     weights_s = read_bytes * read_s / calibration.memory_efficiency + 2 * layers * latency_s
-    products_s = 2 * linear_params * flop_s / calibration.compute_efficiency
+    products_s = 2 * layers * model.token_layer_params * flop_s / calibration.compute_efficiency
     attend_flop = 4 * model.kv_layers * model.num_heads * model.head_dim  # one query and one key
     kv_read_s = model.held_kv_bytes_per_token * read_s / calibration.kv_efficiency
     context_s = kv_read_s + attend_flop * flop_s / calibration.decode_attention_efficiency

@@ -61,8 +61,10 @@ class RandomSource:
             std = 0.1
         elif "norm" in name:
             return torch.ones(shape, dtype=torch_dtype(self._spec))
-        elif "embed_" in name and not self._spec.tie_embeddings:
-            std = 1.0  # a head of these values would always pick the token that it is given
+        elif "embed_positions" in name:
+            std *= 4  # ReLUs give much the same at all places
+        elif "embed_tokens" in name and not self._spec.tie_embeddings:
+            std = 1.0  # such a head would pick the token that it is given
         return (torch.randn(shape, generator=generator) * std).to(torch_dtype(self._spec))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.clock import Loop, VirtualLoop
 from harness.cluster import Cluster
+from harness.configuration.checks import require
 from harness.cost.hardware import Hardware
 from harness.cost.law import Part
 from harness.cost.model import CostModel
@@ -125,12 +126,19 @@ class SimEngine:
 
     def _sources(self, experiment: Experiment) -> dict[str, str]:
         """Tells where each model's step times come from: measured, device law or datasheet; of a
-        profile with costs of its own, what its device's silicon was learned from."""
+        profile with costs of its own, what its device's silicon was learned from. UsageError for
+        experts whose times were not measured."""
         specs = {spec.name: spec for spec in experiment.models.values()}
-        return {
+        found = {
             name: self._config.cost(spec, experiment.hardware).source
             for name, spec in sorted(specs.items())
         }
+        for name, source in found.items():
+            experts = specs[name].num_experts
+            told = f"model={name} has {experts} experts; engine=sim knows such a model's times only"
+            where = f"{told} where they were measured, on {experiment.hardware.name} they are not"
+            require(experts is None or source == "measured", where)
+        return found
 
     def _kv_blocks(self, model: ModelSpec, hardware: Hardware, memory_share: float) -> int:
         """Blocks that fit beside the weights, split over the model's devices."""

@@ -171,7 +171,7 @@ def test_a_source_may_get_its_layers_later(bed: Beds, engine: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "num_stages"),
-    [*((KV_SHAPES[0], num_stages) for num_stages in (1, 2, 4)), *((m, 3) for m in KV_SHAPES[1:])],
+    [*((KV_SHAPES[0], n) for n in (1, 2, 4)), *((m, 3) for m in (*KV_SHAPES[1:], "tiny-opt"))],
 )
 def test_a_pipeline_computes_what_one_instance_does(
     bed: Beds, engine: str, model: str, num_stages: int

@@ -21,24 +21,28 @@ pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 MEMORY = 48  # KV blocks of 16 tokens
 NUM = 20
 torch.set_num_threads(1)  # of the undisturbed run, in this process
-EXPECTED: dict[int, list[int]] = {}  # the burst is the same in every test
+EXPECTED: dict[str, dict[int, list[int]]] = {}  # by model; the burst is the same in every test
 
 
 def served(
-    instances: int, *overrides: str, kill: tuple[Callable[[Story], bool], int] | None
-) -> Story:
-    with private("torch", instances, kv_blocks=MEMORY) as bed:
+    instances: int, *overrides: str, kill: tuple[Callable[[Story], bool], int] | None,
+    model: str = "tiny-llama",
+) -> Story:  # fmt: skip
+    with private("torch", instances, kv_blocks=MEMORY, model=model) as bed:
         story = serve(bed, burst(NUM), *overrides, kill=kill, rest_s=1.5)
         check(bed)
         assert all(request.finished for request in bed.requests)
-        EXPECTED.update(EXPECTED or undisturbed(bed))
-        assert generated(bed) == EXPECTED
+        EXPECTED[model] = EXPECTED.get(model) or undisturbed(bed)
+        assert generated(bed) == EXPECTED[model]
         return story
 
 
-@pytest.mark.parametrize("exchange", ["live", "blocking"])
-def test_a_burst_is_served_by_dropping_parameters(exchange: str) -> None:
-    story = served(2, f"system.exchange={exchange}", kill=None)
+@pytest.mark.parametrize(
+    ("exchange", "model"),
+    [("live", "tiny-llama"), ("blocking", "tiny-llama"), ("live", "tiny-mixtral")],
+)
+def test_a_burst_is_served_by_dropping_parameters(exchange: str, model: str) -> None:
+    story = served(2, f"system.exchange={exchange}", kill=None, model=model)
     order = [event["kind"] for event in story.bed.recorder.events]
     steps = [order.index(kind) for kind in ("drop", "exchange", "load", "restore")]
     assert steps == sorted(steps)

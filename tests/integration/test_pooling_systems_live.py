@@ -10,12 +10,13 @@ import pytest
 
 from harness.configuration.config import build
 from harness.configuration.options import plain
+from harness.model_spec import ModelSpec
 from harness.placement import pooled
 from harness.records.record import Recorder
 from harness.running.client import Client
 from systems.aegaeon.store import EmbeddedStore
 from tests.integration.test_torch_pool import MODELS, dedicated_tokens, requests_for, started
-from tests.running import composed
+from tests.running import composed, model_spec
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
@@ -76,12 +77,13 @@ class Served:
 def serve(
     run_dir: Path, num_devices: int, overrides: list[str],
     watch: Callable[[Any], None] = lambda system: None, per_node: int | None = None,
+    models: dict[str, ModelSpec] = MODELS,
 ) -> Served:  # fmt: skip
     """watch: is given the system before anything arrives and after everything has ended."""
-    requests = requests_for(MODELS, 3)
+    requests = requests_for(models, 3)
     for index, request in enumerate(requests):
         request.arrival_s = 0.03 * index
-    with started(run_dir, MODELS, pooled, requests, num_devices, per_node) as live:
+    with started(run_dir, models, pooled, requests, num_devices, per_node) as live:
         experiment, _, cluster = live
         node = composed(*overrides, "+workload=burstgpt").system
         loop, recorder = experiment.loop, experiment.recorder
@@ -117,6 +119,14 @@ def test_tokens_are_those_of_a_model_of_ones_own(
     assert_all_have_their_tokens(served, alone)
     assert len(served.events("switch")) > num_devices, "models took turns"
     assert moves - OF_SPEED <= served.moves() <= moves
+
+
+def test_models_of_all_families_take_turns(tmp_path: Path) -> None:
+    names = ("tiny-llama", "tiny-qwen3", "tiny-mixtral", "tiny-opt")
+    models = {name: model_spec(name) for name in names}
+    served = serve(tmp_path / "run", 2, stage("t2"), models=models)
+    assert_all_have_their_tokens(served, dedicated_tokens(tmp_path / "alone", models))
+    assert len(served.events("switch")) > 2, "models took turns"
 
 
 def test_tokens_are_the_same_where_the_proxy_dies_and_its_store_is_all_that_is_left(

@@ -28,6 +28,7 @@ from tests.running import model_spec
 from tests.unit.engine.serving import (
     CPU,
     SPEC,
+    VARIANTS,
     Server,
     in_flat_buffer,
     loaded,
@@ -51,6 +52,7 @@ MODELS = {
     "gqa": WIDE,
     "mha": replace(WIDE, num_kv_heads=4, head_dim=64, qkv_bias=True, tie_embeddings=True),
     "three queries a head": replace(WIDE, num_heads=6),
+    **{name: replace(WIDE, **VARIANTS[name]) for name in ("qwen3", "mixtral", "opt")},
 }
 MIXED = BatchWork(
     [Chunk(37, 20, True), Chunk(0, 9, False), Chunk(16, 33, True)],

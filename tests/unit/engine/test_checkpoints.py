@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from harness.engine.hf_config import check_config
-from harness.engine.weights import HostWeights, save_checkpoint
+from harness.engine.weights import ENDS, HostWeights, save_checkpoint
 from harness.engine.work import BatchWork, Chunk
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
@@ -37,6 +37,8 @@ def test_a_saved_checkpoint_holds_the_random_weights(tmp_path: Path, family: str
     random, read = HostWeights(replace(spec, path=None)), HostWeights(spec)
     pairs = [(random.ends(), read.ends())]
     pairs += [(random.tensors(i), read.tensors(i)) for i in range(SPEC.num_layers)]
+    kept = [random.tensors(ENDS), *(ours for ours, _ in pairs[1:])]
+    assert sum(each.nbytes for ours in kept for each in ours.values()) == spec.weight_bytes
     for ours, theirs in pairs:
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
