@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
 from harness.configuration.checks import require
 from harness.errors import UsageError
@@ -124,6 +124,7 @@ def take_checkpoint(config: DictConfig, model: str, overrides: Sequence[str]) ->
         return
     if config.model.path is None:
         return
-    for field, value in values_of(Path(str(config.model.path))).items():
-        if f"model.{field}" not in given and (field in config.model or value is not None):
-            config.model[field] = value
+    with open_dict(config.model):  # some fields are absent by default
+        for field, value in values_of(Path(str(config.model.path))).items():
+            if f"model.{field}" not in given and (field in config.model or value is not None):
+                config.model[field] = value

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from harness.configuration.checkpoint import check_checkpoint, hf_config, take_checkpoint
 from harness.configuration.config import typed
@@ -52,12 +53,21 @@ def test_a_broken_config_json_is_told_in_a_sentence(tmp_path: Path, text: str) -
 
 def taken(*overrides: str, model: str = "tiny-llama") -> ModelSpec:
     config = composed(*overrides)
+    OmegaConf.set_struct(config, True)  # as a command has it
     take_checkpoint(config, model, overrides)
     spec: ModelSpec = typed(plain(config)["model"], ModelSpec, "model")
     return spec
 
 
-@pytest.mark.parametrize("spec", [OTHER, replace(OTHER, qkv_bias=True, dtype="bfloat16")])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        OTHER,
+        replace(OTHER, qkv_bias=True, dtype="bfloat16"),
+        *(model_spec(f"tiny-{name}") for name in ("qwen3", "mixtral", "opt")),
+        replace(model_spec("tiny-mixtral"), family="qwen3_moe"),
+    ],
+)
 def test_a_path_alone_is_the_model(tmp_path: Path, spec: ModelSpec) -> None:
     saved(tmp_path, spec)
     assert taken(f"model.path={tmp_path}") == replace(spec, path=str(tmp_path), name=tmp_path.name)
