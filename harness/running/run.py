@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from glob import escape
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ class Command:
 
 
 def run(config: DictConfig, command: Command) -> float | None:
-    """Runs `config`, shows what came of it and returns its `objective`: nan of an INVALID run, None
+    """Runs `config`, shows what came of it and returns its `objective`: None of an INVALID run, and
     where none is asked for. Raises InvalidRun with strict=true and an INVALID run."""
     parts = prepare(config)
     # Of a sweep that was killed, a process may still be at this very run, which then is there.
@@ -52,9 +51,9 @@ def run(config: DictConfig, command: Command) -> float | None:
     show(finished)
     if parts.options.strict and finished.invalid:
         raise InvalidRun(finished.path, finished.invalid)
-    if parts.options.objective is None:
+    if parts.options.objective is None or finished.invalid:
         return None
-    return nan if finished.invalid else finished.number(parts.options.objective)
+    return finished.number(parts.options.objective)
 
 
 @dataclass(frozen=True, slots=True)
