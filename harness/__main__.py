@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import fields
 from io import TextIOWrapper
@@ -34,6 +35,7 @@ from harness.running import interrupts, sweep_points
 
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
+BUG = "A point of the sweep raised it:\n"
 configured: list[DictConfig] = []  # what Hydra has composed: no error before the first is ours
 
 
@@ -65,6 +67,8 @@ def run_one(config: DictConfig) -> float | None:
     except Exception as error:
         if HydraConfig.get().mode != RunMode.MULTIRUN:
             sys.exit(tell(error))
+        # A launcher raises it in the process that began the sweep, without its traceback.
+        error.add_note(BUG + traceback.format_exc())
         chosen = [o for o in HydraConfig.get().overrides.task if o not in sys.argv]
         # The other points are run, and then we exit with its status.
         status = tell(error, f"error at {' '.join(chosen)}" if chosen else "error")
@@ -106,14 +110,13 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    except OSError as error:
-        if error.filename not in map(str, made):
-            sys.exit(tell(error))
-        why = f"cannot make the folder {error.filename}: {error.strerror}"
-        sys.exit(tell(UsageError(why)))
     except Exception as error:
+        if isinstance(error, OSError) and error.filename in map(str, made):
+            why = f"cannot make the folder {error.filename}: {error.strerror}"
+            sys.exit(tell(UsageError(why)))
         # Hydra raises ValueError and others for words that it cannot make sense of.
         known = configured or isinstance(error, (HydraException, OmegaConfBaseException))
+        known = known or any(BUG in note for note in getattr(error, "__notes__", ()))
         sys.exit(tell(error if known else UsageError(first_line(error))))
     finally:
         remove_leftovers(made)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
+from harness.records.run_folder import FinishedRun
 from harness.running import sweep_points
 from harness.running.run import Command, run
 from tests.running import ROOT, composed
@@ -61,3 +62,58 @@ def test_the_objective_is_a_number_of_the_summary(tmp_path: Path) -> None:
     assert objective(f"models.{name}.num_requests") == row["num_requests"]
     with pytest.raises(UsageError, match=r"summary.json has no ttft_s.p7; valid in place of p7"):
         objective("ttft_s.p7")
+
+
+def test_an_invalid_run_has_no_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna's sweeper then counts it as failed; a study that is told a NaN breaks."""
+    monkeypatch.setattr(FinishedRun, "invalid", "the client was late")
+    words = (*SIM, "objective=ttft_s.mean")
+    command = Command(tmp_path / "run", True, CHOICES, words)
+    assert run(composed(*words), command) is None
+
+
+ELSEWHERE = """
+import pickle, sys
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from harness import __main__ as command
+from harness.running import run
+
+class Elsewhere(BasicLauncher):  # points run in other processes, as far as this one can tell
+    def launch(self, job_overrides, initial_job_idx):
+        if sys.argv[0] == "bug":
+            found = super().launch(job_overrides, initial_job_idx)
+            command.configured.clear()
+            return pickle.loads(pickle.dumps(found))
+        raise ConnectionError("no cluster")
+
+def broken(config, asked):
+    return 1 // 0
+
+run.run = broken
+Plugins.is_in_toplevel_plugins_module = lambda self, name: True
+Plugins.instance().register(Elsewhere)
+ConfigStore.instance().store("elsewhere", {"_target_": "__main__.Elsewhere"}, "hydra/launcher")
+command.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "says"),
+    [
+        ("bug", 1, "in broken\n"),  # of the traceback
+        ("reach", 2, "error: no cluster\n"),
+    ],
+)
+def test_a_bug_in_another_process_is_no_wrong_command_and_a_launchers_own_error_is(
+    tmp_path: Path, what: str, status: int, says: str
+) -> None:
+    words = [*SIM, "hydra/launcher=elsewhere", "-m", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    script = ELSEWHERE.replace("command.main()", f"sys.argv = {[what, *words]}\ncommand.main()")
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == status, ended.stderr
+    assert says in ended.stderr
+    assert ("Traceback" in ended.stderr) == (what == "bug")
