@@ -64,7 +64,8 @@ class Launched(Executor):
         return future
 
     def launch(self) -> None:
-        """Raises RunError where the launcher fails, as where a task was killed."""
+        """Raises RunError where the launcher fails, as where a task was killed; UsageError where it
+        reaches no cluster."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -76,6 +77,8 @@ class Launched(Executor):
             outcomes = [each.return_value for each in returned]
         except (UsageError, RunError):
             raise
+        except ConnectionError as error:
+            raise UsageError(f"the launcher has no cluster: {first_line(error)}") from error
         except Exception as error:  # each launcher has errors of its own
             name = type(error).__name__
             raise RunError(

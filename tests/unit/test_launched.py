@@ -66,6 +66,20 @@ def test_what_breaks_a_task_is_told_in_a_sentence() -> None:
         pool.launch()
 
 
+def test_a_cluster_that_cannot_be_reached_is_a_wrong_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Launcher:
+        def launch(self, overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+            raise ConnectionError("Could not find any running Ray instance")
+
+    monkeypatch.setattr(launched, "_launcher", lambda config, tasks: Launcher())
+    pool = Launched(BASIC, 1)
+    pool.submit(neg, 1)
+    with pytest.raises(UsageError, match="the launcher has no cluster: Could not find any"):
+        pool.launch()
+
+
 def test_runs_are_dealt_to_tasks_like_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     dealt: list[list[int]] = []
 
