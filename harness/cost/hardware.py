@@ -130,6 +130,7 @@ class Hardware:
     source: str
     calibration: Calibration
     silicon: Silicon | None = None  # null: not known, as of a CPU
+    nodes: list[str] | None = None  # addresses in a Ray cluster, in order; None: Ray chooses
 
     def __post_init__(self) -> None:
         above_0 = (
@@ -143,6 +144,8 @@ class Hardware:
         for name in ("num_devices", "devices_per_node", "gpus_per_pcie_switch"):
             if getattr(self, name) > MAX_DEVICES:
                 raise ValueError(f"{name}={getattr(self, name)} must be at most {MAX_DEVICES}")
+        if self.nodes is not None and len(self.nodes) != self.num_nodes:
+            raise ValueError(f"nodes names {len(self.nodes)} nodes; valid: {self.num_nodes}")
 
     @property
     def num_nodes(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from harness.engine import tcp
 from harness.engine.host import Launch
 from harness.engine.launcher import NodeLost, Process
-from harness.errors import RunError
+from harness.errors import RunError, UsageError
 
 DEAD_S = 2.0  # an agent that does not answer for so long, when its worker has gone, is gone too
 ANSWER_S = 20.0
@@ -21,17 +21,18 @@ ANSWER_S = 20.0
 
 class Agent(Protocol):
     def ask(self, method: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Any:
-        """The answer. RunError: it failed, or gave none in time."""
+        """The answer. RunError: it failed, or gave none in time. tcp.Refused: as it raised."""
 
     def tell(self, method: str, *arguments: Any) -> None:
         """Without an answer."""
 
 
 class AgentsLauncher:
-    """`agents`: one on each node, which know `token`."""
+    """`agents`: one on each node, which know `token`. `about`: what manifests say of the nodes."""
 
     def __init__(self, agents: Sequence[Agent], token: bytes) -> None:
         self._agents, self._token = agents, token
+        self.about: list[dict[str, Any]] = [agent.ask("about") for agent in agents]
         self._files: list[list[str]] = [[] for _ in agents]  # of each node, by name
         self._nodes: dict[str, int] = {}  # of workers
 
@@ -61,24 +62,31 @@ class AgentsLauncher:
                 sock.close()
                 raise
         except (RunError, tcp.Refused) as error:
-            told = f"worker {launch.name} cannot be started on node {node}: {error}"
-            raise RunError(told) from None
-        return FarProcess(agent, node, pid), sock
+            told = f"worker {launch.name} cannot be started on {self._named(node)}: {error}"
+            # Ports and tokens of the cluster are the user's to mend.
+            raise (RunError if isinstance(error, RunError) else UsageError)(told) from None
+        return FarProcess(agent, self._named(node), pid), sock
+
+    def _named(self, node: int) -> str:
+        return f"node {node} ({self.about[node]['address']})"
 
     def connect(self, one: str, other: str) -> None:
         ours, theirs = (self._agents[self._nodes[name]] for name in (one, other))
         if ours is theirs:
             ours.ask("pair", one, other)
             return
-        ticket, address = ours.ask("listen")
-        theirs.ask("join", other, one, address)
-        ours.ask("hand", ticket, one, other)
+        try:
+            ticket, address = ours.ask("listen")
+            theirs.ask("join", other, one, address)
+            ours.ask("hand", ticket, one, other)
+        except tcp.Refused as error:
+            raise UsageError(f"{one} and {other} cannot be connected: {error}") from None
 
 
 class FarProcess:
-    """A worker of an agent, as a subprocess.Popen."""
+    """A worker of an agent, as a subprocess.Popen. `node`: as it is named."""
 
-    def __init__(self, agent: Agent, node: int, pid: int) -> None:
+    def __init__(self, agent: Agent, node: str, pid: int) -> None:
         self._agent, self._node, self.pid = agent, node, pid
         self._lost = False  # its agent answers no more
 
@@ -86,7 +94,7 @@ class FarProcess:
         self._agent.tell("kill", self.pid)  # where its node has died, so has it
 
     def wait(self, timeout: float | None = None) -> int:
-        told = f"is lost with node {self._node}, whose agent is gone"
+        told = f"is lost with {self._node}, whose agent is gone"
         if self._lost:
             raise NodeLost(told)
         part_s = (ANSWER_S if timeout is None else timeout) / 4

@@ -70,7 +70,8 @@ class TorchConfig:
         check_choice(self.attention, self.device, self.block_tokens)
         threads, most = self.num_threads, os.cpu_count() or 1
         told = f"engine.num_threads={threads} must be at most {most}, the cores here"
-        require(threads is None or threads <= most, told)
+        fits = threads is None or threads <= most
+        require(fits or self.cluster == "ray", told)
         positive(self, "engine", "start_timeout_s", "hang_timeout_s", "step_timeout_s")
         share = self.memory_fraction
         require(0 < share <= 1, f"engine.memory_fraction={share} must be above 0 and at most 1")

@@ -19,6 +19,7 @@ from harness.cost.profile import HardwareProfile
 from harness.device.caching_pool import CachingPool
 from harness.device.processes import Processes
 from harness.engine import attention_choice
+from harness.engine.agents_launcher import AgentsLauncher
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
@@ -47,14 +48,15 @@ class TorchEngine:
         self._config = config
         self._resolved: dict[str, Any] = {}
         self._workers: Workers | None = None
+        self._nodes: list[dict[str, Any]] = []  # that have an agent each
 
     def make_loop(self) -> WallLoop:
         return WallLoop()
 
     def resolved(self) -> dict[str, Any]:
-        if self._config.cluster == "local" or self._workers is None:
+        if not self._nodes or self._workers is None:
             return self._resolved
-        return self._resolved | {"clocks": self._workers.clocks()}
+        return self._resolved | {"nodes": self._nodes, "clocks": self._workers.clocks()}
 
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
@@ -72,6 +74,8 @@ class TorchEngine:
         placements = experiment.placements
         with ExitStack() as stack:
             launcher = self._launcher(stack, experiment)
+            if isinstance(launcher, AgentsLauncher):
+                self._nodes = launcher.about
             self._workers = workers = Workers(stack, launcher, self._config, experiment)
             experiment.announce(f"starting {workers.num_workers} torch workers, device {device}")
             if any(placement.elastic for placement in placements):
@@ -88,13 +92,18 @@ class TorchEngine:
                 ]
                 cluster = experiment.cluster(instances=instances, victims=victims)
             if self._config.cluster == "ray":
+                for victim in cluster.victims:
+                    victim.expect()  # its node may die, which is the system's to deal with
                 cluster.victims = ()  # their processes are not this host's
             yield cluster
 
     def _launcher(self, stack: ExitStack, experiment: Experiment) -> Launcher:
-        if self._config.cluster == "local":
-            return LocalLauncher(stack, experiment.run_dir)
-        return ray_launcher(stack, experiment.hardware.num_nodes)
+        hardware = experiment.hardware
+        if self._config.cluster == "ray":
+            return ray_launcher(stack, hardware.num_nodes, hardware.nodes)
+        if hardware.nodes is not None:
+            raise UsageError("hardware.nodes names nodes of a Ray cluster: give engine.cluster=ray")
+        return LocalLauncher(stack, experiment.run_dir)
 
     def _dedicated(self, workers: Workers, experiment: Experiment) -> list[TorchInstance]:
         """An instance for each placement, which has its model for good."""
@@ -122,8 +131,6 @@ class TorchEngine:
             kv = CachingPool(blocks, self._config.block_tokens)
             commands = Commands(ranks[0], loop, [Commands(rank, loop) for rank in ranks[1:]])
             instances.append(TorchInstance(spec, kv, BlockTables(kv), commands, run))
-            if self._config.cluster == "ray":
-                instances[-1].may_fail()  # its node may die, which is the system's to deal with
         return instances
 
 

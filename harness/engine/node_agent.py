@@ -17,13 +17,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from harness.engine import tcp
 from harness.engine.host import Host, Launch
 from harness.engine.node_files import serve
-from harness.records.manifest import versions
+from harness.records.manifest import machine, versions
 
-ENGINE = Path(__file__).parent
+HARNESS = Path(__file__).parents[1]
 LOOK_S = 0.5
 
 
@@ -46,10 +47,15 @@ class NodeAgent(Host):
 
     @staticmethod
     def here() -> Mapping[str, str]:
-        """What must be equal on all nodes of a run: versions, and the engine's source."""
-        files = sorted(ENGINE.glob("*.py"))
+        """What must be equal on all nodes of a run: versions, and the harness's source."""
+        files = sorted(HARNESS.rglob("*.py"))
         source = hashlib.sha256(b"".join(path.read_bytes() for path in files))
-        return versions() | {"the engine's source": source.hexdigest()[:12]}
+        return versions() | {"the harness's source": source.hexdigest()[:12]}
+
+    def about(self) -> Mapping[str, Any]:
+        """What a run's manifest says of this node."""
+        found = machine()
+        return {"address": self._address, "cpu": found["cpu"], "cores": found["num_cores"]}
 
     def listen(self) -> tuple[int, tcp.Address]:
         """Opens a port for one connection. A number by which it is found, and the address."""

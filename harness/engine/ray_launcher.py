@@ -11,7 +11,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -24,22 +24,45 @@ REACH_S, PLACE_S = 5.0, 60.0
 MISSING = "engine.cluster=ray needs Ray, which is not installed: pip install '.[cluster]'"
 
 
-def ray_launcher(stack: ExitStack, num_nodes: int) -> AgentsLauncher:
+def ray_launcher(
+    stack: ExitStack, num_nodes: int, addresses: Sequence[str] | None = None
+) -> AgentsLauncher:
     """With an agent on each of `num_nodes` nodes of the cluster at RAY_ADDRESS, or of the one that
-    runs on this host; UsageError where there is none, or too small a one. Ends with `stack`."""
+    runs on this host; UsageError where there is none, or too small a one. `addresses`: of these
+    nodes; None: those with the most CPUs. Ends with `stack`."""
     ray = _connected(stack)
     token = secrets.token_bytes(tcp.TOKEN_BYTES)
-    hosts = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
-    if len(hosts) < num_nodes:
-        raise UsageError(
-            f"the hardware profile has {num_nodes} nodes, the Ray cluster {len(hosts)}: choose "
-            "another profile, or start Ray on more nodes"
-        )
-    agents = [RayAgent(ray, actor) for actor in _actors(ray, stack, num_nodes, token)]
+    bundles = bundles_on(ray.nodes(), num_nodes, addresses)
+    agents = [RayAgent(ray, actor) for actor in _actors(ray, stack, bundles, token)]
     check_versions(agents)
     for agent in agents:
         agent.tell("end_with_parent")
     return AgentsLauncher(agents, token)
+
+
+def bundles_on(
+    nodes: Sequence[Mapping[str, Any]], num_nodes: int, addresses: Sequence[str] | None
+) -> list[dict[str, float]]:
+    """What to ask Ray for, of each node: all its CPUs, so that no other run comes beside."""
+    cpus = [
+        (node["Resources"]["CPU"], node["NodeManagerAddress"])
+        for node in nodes
+        if node["Alive"] and node["Resources"].get("CPU", 0) >= 1
+    ]
+    if len(cpus) < num_nodes:
+        raise UsageError(
+            f"the hardware profile has {num_nodes} nodes, the Ray cluster {len(cpus)} with a CPU: "
+            "choose another profile, or start Ray on more nodes"
+        )
+    if addresses is None:
+        return [{"CPU": number} for number, _ in sorted(cpus, reverse=True)[:num_nodes]]
+    of_address = {address: number for number, address in sorted(cpus, reverse=True)}  # the fewest
+    for address in addresses:
+        if address not in of_address:
+            valid = ", ".join(sorted(of_address))
+            raise UsageError(f"hardware.nodes names {address}; the Ray cluster has {valid}")
+    # Ray gives a node a resource of its address.
+    return [{"CPU": of_address[each], f"node:{each}": 0.001} for each in addresses]
 
 
 class RayAgent:
@@ -52,6 +75,8 @@ class RayAgent:
         try:
             return self._ray.get(getattr(self._actor, method).remote(*arguments), timeout=timeout_s)
         except self._ray.exceptions.RayError as error:
+            if isinstance(cause := getattr(error, "cause", None), tcp.Refused):
+                raise cause from None
             raise RunError(
                 f"an agent on the Ray cluster failed, or did not answer in {timeout_s:g} s: "
                 f"{first_line(error)}"
@@ -90,30 +115,34 @@ def _connected(stack: ExitStack) -> Any:
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise UsageError(f"no Ray cluster that can be used at {address}: {error}") from None
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise UsageError(
+            f"no Ray cluster that can be used at {address}: {first_line(error)}"
+        ) from None
     finally:
         signal.signal(signal.SIGTERM, before)  # a run has its own way to end
     stack.callback(ray.shutdown)
     return ray
 
 
-def _actors(ray: Any, stack: ExitStack, num_nodes: int, token: bytes) -> list[Any]:
-    """One for each node; all end with `stack`."""
+def _actors(
+    ray: Any, stack: ExitStack, bundles: Sequence[Mapping[str, float]], token: bytes
+) -> list[Any]:
+    """One for each of `bundles`, on nodes of their own; all end with `stack`."""
     from ray.util import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    group = placement_group([{"CPU": 1}] * num_nodes, strategy="STRICT_SPREAD")
+    group = placement_group(list(bundles), strategy="STRICT_SPREAD")
     stack.callback(remove_placement_group, group)
     if not group.wait(PLACE_S):
         raise UsageError(
-            f"the Ray cluster has no {num_nodes} nodes with a free CPU each: wait until they are "
-            "free, or start Ray on more nodes"
+            f"the {len(bundles)} nodes of the Ray cluster have other work, of another run perhaps: "
+            "wait until all their CPUs are free, or start Ray on more nodes"
         )
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     placed = ray.util.placement_group_table(group)["bundles_to_node_id"]
     actors = []
-    for node in range(num_nodes):
+    for node in range(len(bundles)):
         strategy = PlacementGroupSchedulingStrategy(group, node)
         options = {"num_cpus": 1, "max_concurrency": 16, "scheduling_strategy": strategy}
         kind = ray.remote(NodeAgent).options(**options)

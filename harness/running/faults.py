@@ -173,7 +173,8 @@ def _victim(fault: Kill | Stall, cluster: Cluster, parts: Mapping[str, Victim]) 
         return Host(cluster, fault.host)
     if isinstance(fault, Stall) and fault.link is not None:
         return Links(cluster, fault.link)
-    require(cluster.victims, "faults strike instances of this host: choose engine.cluster=local")
+    told = f"faults.{fault.key} names {fault.whom}, but on a Ray cluster only hosts can be killed"
+    require(cluster.victims, f"{told}: faults.kill=[{{host: N}}]; or choose engine.cluster=local")
     return cluster.victims[fault.instance or 0]
 
 

@@ -18,11 +18,13 @@ PACED = [
     "engine.cpu_kv_bytes=67108864", "engine.num_threads=1",
 ]  # fmt: skip
 LIVE = ["+system=blitzscale", "system.prescaling=false", "system.max_prefills=2", *PACED]
+Strikes = tuple[tuple[int, float], ...]  # whom, and when in seconds
 BURST = burst(0.2, 14, 400, 12)
 
 
-def live(overrides: list[str], kill: tuple[tuple[int, float], ...] = ()) -> Served:
-    served = serve([*overrides, "hardware.num_devices=3"], BURST, engine="torch", kill=kill)
+def live(overrides: list[str], kill: Strikes = (), kill_hosts: Strikes = ()) -> Served:
+    overrides = [*overrides, "hardware.num_devices=3"]
+    served = serve(overrides, BURST, engine="torch", kill=kill, kill_hosts=kill_hosts)
     assert served.statuses() == {"completed"}
     assert served.tokens == served.alone
     return served

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -16,6 +17,7 @@ from harness.clock import WallLoop
 from harness.device.processes import Processes, below
 from harness.errors import UsageError
 from harness.records.run_folder import FinishedRun
+from harness.running.faults import Faults, Kill, striking
 from tests.running import run_here
 
 SIMULATED = (
@@ -244,6 +246,16 @@ def test_a_killed_process_is_dead_and_cannot_be_stalled(child: subprocess.Popen[
     assert not victim.alive
     assert not stalled(victim, loop)
     assert below(child.pid) == []
+
+
+def test_of_a_ray_cluster_only_hosts_can_be_killed() -> None:
+    cluster = SimpleNamespace(victims=(), elastic=None)
+    planned = Faults(kill=[Kill(instance=1, at_s=0.0)])
+    says = (
+        r"kill names instance 1, but on a Ray cluster only hosts .*: faults\.kill=\[\{host: N\}\]"
+    )
+    with pytest.raises(UsageError, match=says), striking(planned, cluster, {}, None, None):
+        pass
 
 
 def served(tmp_path: Path, *overrides: str) -> FinishedRun:

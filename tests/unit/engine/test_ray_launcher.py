@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from harness.configuration.config import typed
 from harness.configuration.options import plain
+from harness.cost.hardware import Hardware
 from harness.engine.config import TorchConfig
-from harness.engine.ray_launcher import ray_launcher
+from harness.engine.ray_launcher import bundles_on, ray_launcher
 from harness.errors import UsageError
 from tests.running import composed
 
@@ -17,6 +20,24 @@ def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "ray", None)
     with ExitStack() as stack, pytest.raises(UsageError, match=r"pip install '\.\[cluster\]'"):
         ray_launcher(stack, 3)
+
+
+def test_an_error_of_rays_own_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its AuthenticationError, where the token is another one."""
+
+    class RayError(Exception):
+        pass
+
+    def init(**how: Any) -> None:
+        raise RayError("wrong authentication token\nand more")
+
+    fake = SimpleNamespace(init=init, exceptions=SimpleNamespace(RayError=RayError))
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    says = "no Ray cluster that can be used at auto: wrong authentication token"
+    with ExitStack() as stack, pytest.raises(UsageError, match=says) as told:
+        ray_launcher(stack, 3)
+    assert "and more" not in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -32,3 +53,38 @@ def test_what_a_cluster_cannot_have_is_refused(words: list[str], says: str) -> N
     del values["_target_"]
     with pytest.raises(UsageError, match=says):
         typed(values, TorchConfig, "engine")
+
+
+def test_cores_of_this_host_do_not_bound_the_threads_on_others() -> None:
+    def threads(*words: str) -> int | None:
+        values = plain(composed("engine=torch", "engine.num_threads=4096", *words).engine)
+        del values["_target_"]
+        return typed(values, TorchConfig, "engine").num_threads
+
+    assert threads("+engine.cluster=ray", "engine.device=cpu") == 4096
+    with pytest.raises(UsageError, match="num_threads=4096 must be at most"):
+        threads()
+
+
+def node(address: str, cpus: float, *, alive: bool = True) -> dict[str, Any]:
+    resources = {"CPU": cpus} if cpus else {}
+    return {"NodeManagerAddress": address, "Resources": resources, "Alive": alive}
+
+
+def test_a_run_takes_all_cpus_of_its_nodes() -> None:
+    nodes = [node("a", 4), node("head", 0), node("b", 8), node("gone", 64, alive=False)]
+    assert bundles_on(nodes, 2, None) == [{"CPU": 8}, {"CPU": 4}]
+    assert bundles_on(nodes, 1, None) == [{"CPU": 8}]
+    with pytest.raises(UsageError, match="profile has 3 nodes, the Ray cluster 2 with a CPU"):
+        bundles_on(nodes, 3, None)
+
+
+def test_a_profile_names_its_nodes_in_order() -> None:
+    nodes = [node("a", 4), node("b", 8)]
+    assert bundles_on(nodes, 1, ["a"]) == [{"CPU": 4, "node:a": 0.001}]
+    assert [each["CPU"] for each in bundles_on(nodes, 2, ["a", "b"])] == [4, 8]
+    with pytest.raises(UsageError, match=r"hardware\.nodes names c; the Ray cluster has a, b"):
+        bundles_on(nodes, 2, ["a", "c"])
+    hardware = plain(composed("+hardware.nodes=[a,b]").hardware)
+    with pytest.raises(UsageError, match="nodes names 2 nodes; valid: 1"):
+        typed(hardware, Hardware, "hardware")

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from harness.engine import node_agent, tcp
+from harness.engine.agents_launcher import AgentsLauncher, FarProcess
+from harness.engine.host import Launch
+from harness.engine.launcher import NodeLost
+from harness.engine.node_agent import NodeAgent
+from harness.errors import RunError, UsageError
+from tests.agents import Called
+
+OURS, OTHER = (secrets.token_bytes(tcp.TOKEN_BYTES) for _ in range(2))
+
+
+def test_an_edit_anywhere_in_the_harness_is_another_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(node_agent, "HARNESS", tmp_path)
+    (tmp_path / "device").mkdir()
+    (tmp_path / "device" / "memory.py").write_text("SIZE = 1\n")
+    before = NodeAgent.here()
+    assert before == NodeAgent.here()
+    (tmp_path / "device" / "memory.py").write_text("SIZE = 2\n")
+    assert before != NodeAgent.here()
+
+
+@pytest.mark.parametrize("wrong", ["token", "port"])
+def test_an_agent_that_cannot_be_reached_is_a_wrong_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: str
+) -> None:
+    with ExitStack() as stack:
+        called = Called(stack, OTHER if wrong == "token" else OURS)
+        if wrong == "port":
+            monkeypatch.setattr(called.agent, "listen", lambda: (0, ("127.0.0.1", 1)))
+        launcher = AgentsLauncher([called], OURS)
+        says = {"token": "wrong token|closed before", "port": "127.0.0.1:1 cannot be reached"}
+        told = rf"worker torch-0 cannot be started on node 0 \(127.0.0.1\): .*({says[wrong]})"
+        with pytest.raises(UsageError, match=told):
+            launcher.start(Launch("torch-0", "harness.engine.worker", tmp_path / "log", 1), 0)
+        assert not (tmp_path / "log").exists()
+
+
+def test_workers_whose_agents_do_not_meet_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        agents = [Called(stack, OURS), Called(stack, OTHER)]
+        launcher = AgentsLauncher(agents, OURS)
+        launcher._nodes = {"torch-0": 0, "torch-1": 1}
+        with pytest.raises(UsageError, match="torch-0 and torch-1 cannot be connected: "):
+            launcher.connect("torch-0", "torch-1")
+
+
+def test_a_node_that_is_lost_is_named_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*asked: object) -> None:
+        raise RunError("no answer")
+
+    with ExitStack() as stack:
+        called = Called(stack, OURS)
+        launcher = AgentsLauncher([called], OURS)
+        assert launcher.about[0].keys() == {"address", "cpu", "cores"}
+        monkeypatch.setattr(called.agent, "wait", gone)
+        with pytest.raises(NodeLost, match=r"is lost with node 0 \(127.0.0.1\)"):
+            FarProcess(called, launcher._named(0), 1).wait()
