@@ -56,8 +56,8 @@ class InvalidRun(RunError):
 
 class InstanceLost(RunError):
     """An instance died: what was under way on it has failed. A system that expects this goes on
-    without it; elsewhere it ends the run."""
+    without it; elsewhere it ends the run. `with_node`: so has all of its node."""
 
-    def __init__(self, name: str, reason: str = "") -> None:
+    def __init__(self, name: str, reason: str = "", *, with_node: bool = False) -> None:
         super().__init__(f"instance {name} is lost{': ' + reason if reason else ''}")
-        self.name = name
+        self.name, self.with_node = name, with_node

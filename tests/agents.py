@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from harness.engine import tcp
+from harness.engine import node_agent, node_files, tcp
 from harness.engine.agents_launcher import AgentsLauncher
 from harness.engine.engine import TorchEngine
 from harness.engine.node_agent import NodeAgent
 from harness.engine_api import Experiment
+from harness.errors import RunError
 from tests import elastic as beds
 
 
@@ -49,5 +51,29 @@ def on_nodes(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TorchEngine, "_launcher", begun)
-        patch.setattr(beds, "hardware", lambda: on)
+        patch.setattr(beds, "hardware", lambda *num_nodes: on)
         yield
+
+
+@contextmanager
+def dying_as_nodes() -> Iterator[list[tuple[socket.socket, Mapping[str, int]]]]:
+    """Meanwhile a node dies with its worker: its agent answers no more, and serves no files. Yields
+    the connections over which files are served, each with those."""
+    connections: list[tuple[socket.socket, Mapping[str, int]]] = []
+
+    def serve(sock: socket.socket, files: Mapping[str, int]) -> None:
+        connections.append((sock, files))
+        node_files.serve(sock, files)
+
+    def wait(agent: NodeAgent, pid: int, timeout_s: float) -> None:
+        agent._processes[pid].wait(timeout_s)
+        for sock, files in connections:
+            if files is agent.files:
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+        raise RunError("the agent is gone")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_agent, "serve", serve)
+        patch.setattr(NodeAgent, "wait", wait)
+        yield connections

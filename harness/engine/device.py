@@ -50,7 +50,8 @@ class TorchDevice:
         self._worker.on_failure = self._lose
 
     def _lose(self, error: RunError) -> None:
-        self.on_lost(InstanceLost(self.name, first_line(error)))
+        with_node = self._worker.node_lost
+        self.on_lost(InstanceLost(self.name, first_line(error), with_node=with_node))
 
     def pids(self) -> list[int]:
         return self._worker.pids()
@@ -94,8 +95,8 @@ class TorchDevice:
     async def copy_out(self, copy: KvCopy) -> None:
         await self._copy("copy_out", copy)
 
-    async def copy_in(self, copy: KvCopy) -> None:
-        await self._copy("copy_in", copy)
+    async def copy_in(self, copy: KvCopy) -> bool:
+        return await self._copy("copy_in", copy)
 
     async def collect_garbage(self) -> None:
         await self._commands.call({"op": "collect", "stream": "compute"})
@@ -123,11 +124,13 @@ class TorchDevice:
         self._worker.on_failure = self._fail
         self._commands = Commands(self._worker, self._loop)
 
-    async def _copy(self, op: str, copy: KvCopy) -> None:
+    async def _copy(self, op: str, copy: KvCopy) -> bool:
         block_bytes = self._models[copy.model].kv_bytes_per_token * self._plan.block_tokens
         blocks = block_bytes, list(copy.device_offsets), list(copy.host_offsets)
         far = None if copy.node == self.node else dram(copy.node).file("kv")
-        await self._commands.call({"op": op, "stream": op, "blocks": blocks, "far": far})
+        command = {"op": op, "stream": op, "blocks": blocks, "far": far}
+        complete: bool = (await self._commands.call(command)).get("complete", True)
+        return complete
 
     async def _beside(self, function: Callable[[], object]) -> None:
         """Calls `function`, which may take seconds, while the loop goes on."""

@@ -21,7 +21,7 @@ from harness.engine.loader import HostLink, Source, WeightsLoader
 from harness.engine.model import TransformerDecoder
 from harness.engine.node_files import NodeFile, number_of
 from harness.engine.runner import Runner
-from harness.engine.transport import Header, of_kind
+from harness.engine.transport import Header, PeerLost, of_kind
 from harness.engine.warm_speed import timed
 from harness.engine.work import BatchWork, Chunk
 from harness.model_spec import ModelSpec
@@ -94,11 +94,15 @@ class PooledMemory:
 
     def _copy_in(self, header: Header) -> None:
         blocks = Blocks(*header["blocks"])
+        complete = True
         if header["far"] is None:
             self._kv.copy_in(blocks, self._to_device)
         else:
-            self._kv.copy_from(self._files[header["far"]], blocks, self._from_far)
-        self._loop.answer(header["seq"])
+            try:
+                self._kv.copy_from(self._files[header["far"]], blocks, self._from_far)
+            except PeerLost:
+                complete = False
+        self._loop.answer(header["seq"], complete=complete)
 
     def _collect(self, header: Header) -> None:
         """What has to precede another model's tensors in a tensor library's own memory."""

@@ -64,8 +64,9 @@ class Device(Protocol):
         """Device to host; runs beside `execute`, in a stream of its own."""
         ...
 
-    async def copy_in(self, copy: KvCopy) -> None:
-        """Host to device; runs beside `execute`, in a stream of its own."""
+    async def copy_in(self, copy: KvCopy) -> bool:
+        """Host to device; runs beside `execute`, in a stream of its own. False: the host has died
+        before the last byte came."""
         ...
 
     async def restart(self) -> None:

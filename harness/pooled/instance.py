@@ -9,7 +9,7 @@ the rules of §5.3. The same bookkeeping on every engine, over a `Device` that m
   ③ blocks are given out only once no transfer touches them.
 
 When its device dies, all that waits for it waits for ever. `on_lost` tells the system, which takes
-its requests elsewhere. Host memory, with the KV that lies there, stays.
+its requests elsewhere. Host memory, with the KV that lies there, stays, unless the node dies.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ SAMPLE_S = 1.0
 
 class PooledInstance:
     """Models are named as requests name them. `on_lost`: called once it is known that the device
-    has died, with the requests whose KV was on its way from it to host memory; None: that ends the
-    run. `lost`: that is known."""
+    has died, with the requests whose KV was on its way from it to host memory or, where its node
+    has died, is in that node's memory; None: that ends the run. `lost`: that is known.
+    `on_kv_lost`: called for a request whose KV was on its way to here from a node that has died."""
 
     def __init__(self, device: Device, host: Host, shared: SharedByPool) -> None:
         self.name, self.node, self.host = device.name, device.node, host
@@ -53,6 +54,7 @@ class PooledInstance:
         self._leaving: dict[int, SwappedKv] = {}  # request_id -> its swap-out under way
         self._arriving: dict[int, tuple[SwappedKv, Event]] = {}  # … its swap-in under way
         self.on_lost: Callable[[set[int]], None] | None = None
+        self.on_kv_lost: Callable[[Request], None] | None = None
         self.lost = False
         device.on_lost = self._lose
         self._last_ran: str | None = None
@@ -246,12 +248,17 @@ class PooledInstance:
         begun_s = self._loop.now
         swapped.host.release_after(arrived, swapped.offsets)
         offsets = self.kv(request.model).offsets[request.request_id][: len(swapped.offsets)]
-        await self._device.copy_in(
-            KvCopy(request.model, swapped.host.node, offsets, swapped.offsets)
-        )
-        del self._arriving[request.request_id]
+        copy = KvCopy(request.model, swapped.host.node, offsets, swapped.offsets)
+        complete = await self._device.copy_in(copy)
         arrived.set()
         swapped.host.reclaim(arrived)  # rule ③
+        if not complete:
+            swapped.gone = True
+            if self.on_kv_lost is None:
+                raise InstanceLost(f"node-{swapped.host.node}")
+            self.on_kv_lost(request)
+            return
+        del self._arriving[request.request_id]
         on_done()
         self._log_slabs(swapped.host)
         shape = self._host_shapes[request.model]
@@ -282,11 +289,13 @@ class PooledInstance:
         if self.on_lost is None:
             raise error
         # Behind those who have had their answers before it died.
-        self._loop.spawn(self._tell(self.on_lost), name=f"{self.name} is lost")
+        told = self._tell(self.on_lost, error.with_node)
+        self._loop.spawn(told, name=f"{self.name} is lost")
 
-    async def _tell(self, on_lost: Callable[[set[int]], None]) -> None:
+    async def _tell(self, on_lost: Callable[[set[int]], None], with_node: bool) -> None:
         """Its transfers touch no host memory any more: what was leaving is lost, and what was
-        arriving is still there."""
+        arriving is still there, if the node is."""
+        lost = {request_id for request_id, swapped in self._leaving.items() if not swapped.gone}
         for swapped in self._leaving.values():
             self.host.discard(swapped.offsets)
             swapped.gone = True
@@ -296,7 +305,21 @@ class PooledInstance:
             if not swapped.gone:
                 self._swapped[request_id] = swapped
         self._arriving.clear()
-        on_lost(set(self._leaving))
+        if with_node:
+            lost |= self._lose_host()
+        on_lost(lost)
+
+    def _lose_host(self) -> set[int]:
+        """The requests whose KV was in this node's memory, or on its way there. What other nodes
+        are copying from it is theirs to tell."""
+        lost = set[int]()
+        for request_id, swapped in self._swapped.items():
+            if swapped.host is self.host and not swapped.gone:
+                lost.add(request_id)
+                swapped.gone = True
+                if swapped.ready.is_set:
+                    self.host.discard(swapped.offsets)
+        return lost
 
     def _log(self, kind: str, start_s: float, **fields: object) -> None:
         """What this instance did from `start_s` to now, into the run's events."""

@@ -89,10 +89,11 @@ class SimDevice:
         await self._network.transfer(self._gpus, host, num_bytes, stream="kv")
         await self._answer()
 
-    async def copy_in(self, copy: KvCopy) -> None:
+    async def copy_in(self, copy: KvCopy) -> bool:
         num_bytes, host = self._kv_bytes(copy), dram(copy.node)
         await self._network.transfer(host, self._gpus, num_bytes, stream="kv")
         await self._answer()
+        return True
 
     async def restart(self) -> None:
         await self._loop.sleep(self._config.restart_s)

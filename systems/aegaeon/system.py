@@ -101,6 +101,7 @@ class Aegaeon:
             self._proxy.register(each.instance.name, "decode", each.instance.node)
         for instance in cluster.pool:
             instance.on_lost = partial(self._lost, instance)
+            instance.on_kv_lost = partial(self._kv_lost, instance)
 
     def _scalers(self, pool: Sequence[PooledInstance]) -> tuple[list[Scaler], list[Scaler]]:
         """Of the instances that prefill and of those that decode: two partitions (§4.1). In a
@@ -217,7 +218,7 @@ class Aegaeon:
 
     def _lost(self, instance: PooledInstance, leaving: set[int]) -> None:
         """The instance has died, and with it its KV, also of the requests `leaving`, which were to
-        decode elsewhere: they are computed again. KV that is in host memory is not lost."""
+        decode elsewhere: they are computed again. KV in the memory of a living node is not lost."""
         for model in self._models:
             self._prefillers_of[model] = alive(self._prefillers_of[model], instance)
             self._decoders_of[model] = alive(self._decoders_of[model], instance)
@@ -236,6 +237,13 @@ class Aegaeon:
                     again.append(request)
         for request in sorted(again, key=lambda request: request.arrival_s):
             self._proxy.submit_again(request)
+
+    def _kv_lost(self, instance: PooledInstance, request: Request) -> None:
+        """The request's KV has died with a node, on its way from there: it is computed again."""
+        decoder = next(each for each in self._decoders if each.instance is instance)
+        decoder.forget(request)
+        instance.evict(request)
+        self._proxy.submit_again(request)
 
     def _serving(self, parts: Sequence[Part], model: str) -> Sequence[Part]:
         if not self._variant.pin_models_to_nodes:

@@ -6,17 +6,26 @@ cluster.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.agents import on_nodes
+from harness.engine.agents_launcher import AgentsLauncher
+from harness.errors import UsageError
+from tests.agents import Called, dying_as_nodes, on_nodes
+from tests.contract import test_pooled_deaths as pooled_deaths
 from tests.contract import test_system as contract
+from tests.contract.pool_bench import PoolBench
+from tests.forked_workers import workers_alive
+from tests.integration import test_aqua_live as aqua
 from tests.integration import test_blitzscale_live as blitzscale
 from tests.integration import test_kunserve_live as kunserve
 from tests.integration import test_llumnix_live as llumnix
 from tests.integration import test_pooling_systems_live as pooling
+from tests.integration.test_torch_engine import started
 from tests.integration.test_torch_pool import MODELS, dedicated_tokens
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
@@ -37,9 +46,9 @@ def test_models_take_turns_on_each_node(system: str, tmp_path: Path) -> None:
     assert swaps == ({"torch-1"} if system == "aegaeon" else set())
 
 
-@pytest.mark.parametrize("kill", [(), ((1, 1.2),)], ids=["", "though the source dies"])
+@pytest.mark.parametrize("kill", [(), ((1, 1.2),)], ids=["", "though the source's host dies"])
 def test_blitzscale_gets_weights_from_another_node(kill: tuple[tuple[int, float], ...]) -> None:
-    served = blitzscale.live(blitzscale.LIVE, kill)
+    served = blitzscale.live(blitzscale.LIVE, kill_hosts=kill)
     first = next(event for event in served.events("load") if event["fields"]["layers"])
     assert first["fields"]["source"] == "torch-1"
     assert len(served.events("lost")) == len(kill)
@@ -53,5 +62,57 @@ def test_an_instance_of_two_ranks_is_served_on_each_node(tmp_path: Path) -> None
     contract.test_a_system_serves_twenty_requests(contract.TWO_RANKS, "torch", tmp_path)
 
 
+def test_aqua_pages_to_the_neighbour_on_a_node_of_two_devices() -> None:
+    aqua.test_tokens_are_those_of_an_undisturbed_run("paged to the neighbour")
+
+
 def test_llumnix_migrates_to_another_node() -> None:
     llumnix.test_requests_that_migrate_while_they_decode_keep_their_tokens()
+
+
+@pytest.mark.parametrize(
+    ("system", "victim"), [("aegaeon", 0), ("aegaeon", 3), ("serverlessllm", 1)]
+)
+def test_others_serve_what_a_dead_node_had(system: str, victim: int, tmp_path: Path) -> None:
+    """With the KV of Aegaeon's requests in its memory."""
+    hardware = ("hardware.num_devices=4", "hardware.devices_per_node=1")
+    with dying_as_nodes():
+        served = pooled_deaths.struck(system, "torch", tmp_path, *hardware, kill=(victim,))
+    pooled_deaths.assert_all_served(served, "torch")
+
+
+def test_kv_that_breaks_off_on_its_way_from_another_node_is_told(tmp_path: Path) -> None:
+    told: list[object] = []
+    with dying_as_nodes() as connections:
+        bench = PoolBench("torch", tmp_path, ("wide", "narrow"), devices_per_node=1)
+        one, other = bench.pool
+        other.on_kv_lost = told.append
+
+        async def story() -> None:
+            request = bench.request("narrow", prompt=60)
+            await bench.prefill(one, request)
+            await bench.loop.wait(one.swap_out(request, lambda: None))
+            for sock, _ in connections:
+                sock.shutdown(socket.SHUT_RDWR)
+            await bench.swap_in(other, request)
+            while not told:
+                await bench.loop.sleep(0.01)
+            assert told == [request]
+            other.evict(request)
+
+        bench.run(story)
+        bench.close()
+
+
+def test_nothing_is_left_where_the_second_node_has_another_token(tmp_path: Path) -> None:
+    def launcher(stack: ExitStack, num_nodes: int) -> AgentsLauncher:
+        agents = [Called(stack, bytes([node])) for node in range(num_nodes)]
+        return AgentsLauncher(agents, bytes([0]))
+
+    with (
+        on_nodes(launcher, 2),
+        pytest.raises(UsageError, match="torch-1 cannot be started on node 1"),
+        started(tmp_path, [], 2),
+    ):
+        pass
+    assert workers_alive() == []
