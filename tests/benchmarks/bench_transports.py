@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -158,6 +159,12 @@ def over_nixl(rounds: int) -> tuple[float, float]:
     return found
 
 
+def others() -> dict[str, str]:
+    """Versions of what is no part of a run. gloo has none of its own: torch brings it."""
+    found = {name: metadata.version(name) for name in ("nixl", "ray") if find_spec(name)}
+    return found | {"gloo": f"torch {torch.__version__}"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser("python -m tests.benchmarks.bench_transports")
     parser.add_argument("--rounds", type=int, default=200)
@@ -182,7 +189,7 @@ def main() -> None:
     if arguments.json:
         about = {
             "date": date.today().isoformat(), "machine": machine(), "git": git_revision(),
-            "versions": versions(), "rounds": rounds,
+            "versions": versions() | others(), "rounds": rounds,
         }  # fmt: skip
         write_json(arguments.json, about | {"rows": rows})
 
