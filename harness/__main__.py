@@ -35,15 +35,13 @@ from harness.running import interrupts, sweep_points
 
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
-BUG = "A point of the sweep raised it:\n"
-configured: list[DictConfig] = []  # what Hydra has composed: no error before the first is ours
+IN_A_RUN = "raised in a run"  # a note of errors that are ours, not of Hydra and its plugins
 
 
 # It parses sys.argv and calls the function once per job.
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
 def run_one(config: DictConfig) -> float | None:
     """Returns the run's `objective`, which sweepers such as Optuna's look at."""
-    configured.append(config)
     sys.argv = without_credentials(sys.argv)  # which W&B takes down
     try:
         os.chdir(HydraConfig.get().runtime.cwd)  # a launcher's host may have begun elsewhere
@@ -65,10 +63,11 @@ def run_one(config: DictConfig) -> float | None:
         choices, overrides = dict(chosen.runtime.choices), list(chosen.overrides.task)
         return run(config, Command(output_dir, named, choices, overrides, swept))
     except Exception as error:
+        error.add_note(IN_A_RUN)
         if HydraConfig.get().mode != RunMode.MULTIRUN:
             sys.exit(tell(error))
         # A launcher raises it in the process that began the sweep, without its traceback.
-        error.add_note(BUG + traceback.format_exc())
+        error.add_note(traceback.format_exc())
         chosen = [o for o in HydraConfig.get().overrides.task if o not in sys.argv]
         # The other points are run, and then we exit with its status.
         status = tell(error, f"error at {' '.join(chosen)}" if chosen else "error")
@@ -97,7 +96,6 @@ def main() -> None:
     interrupts.listen()
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack letters of the tables
         sys.stdout.reconfigure(errors="replace")
-    configured.clear()
     made: list[Path] = []
     try:
         sys.argv = in_order(repeated([hold(added(null_quoted(word))) for word in sys.argv]))
@@ -114,9 +112,10 @@ def main() -> None:
         if isinstance(error, OSError) and error.filename in map(str, made):
             why = f"cannot make the folder {error.filename}: {error.strerror}"
             sys.exit(tell(UsageError(why)))
-        # Hydra raises ValueError and others for words that it cannot make sense of.
-        known = configured or isinstance(error, (HydraException, OmegaConfBaseException))
-        known = known or any(BUG in note for note in getattr(error, "__notes__", ()))
+        # Hydra raises ValueError and others for words that it cannot make sense of, and so do
+        # launchers and sweepers.
+        known = isinstance(error, (HydraException, OmegaConfBaseException))
+        known = known or IN_A_RUN in getattr(error, "__notes__", ())
         sys.exit(tell(error if known else UsageError(first_line(error))))
     finally:
         remove_leftovers(made)

@@ -83,9 +83,7 @@ from harness.running import run
 class Elsewhere(BasicLauncher):  # points run in other processes, as far as this one can tell
     def launch(self, job_overrides, initial_job_idx):
         if sys.argv[0] == "bug":
-            found = super().launch(job_overrides, initial_job_idx)
-            command.configured.clear()
-            return pickle.loads(pickle.dumps(found))
+            return pickle.loads(pickle.dumps(super().launch(job_overrides, initial_job_idx)))
         raise ConnectionError("no cluster")
 
 def broken(config, asked):
