@@ -18,7 +18,7 @@ from rich.console import Console
 from harness.configuration.command_line import parser
 from harness.errors import RunError, UsageError
 from harness.files import write_text
-from harness.records.manifest import machine
+from harness.records.manifest import git_revision, machine
 from harness.records.run_folder import FinishedRun
 
 TURNS = ("first", "later")
@@ -57,6 +57,7 @@ def compared(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     differ = sum(len({each[request] for each in hits}) > 1 for request in hits[0])
     return {
         "machine": machine(),
+        "git": git_revision(),
         "schedule_sha256": schedules.pop(),
         "num_requests": len(hits[0]),
         "requests_with_other_hits": differ,

@@ -16,10 +16,13 @@ from harness.files import read_json
 from harness.records.device_events import Event
 from harness.records.manifest import PROJECT, machine
 from harness.records.sources import code_hash, content
-from harness.records.token_log import TokenLog
+from harness.records.token_log import Floats, TokenLog
 
 FILE = "certificate.json"
-CARRIED = ("measured_utc", "limit_ms", "max_streams", "max_rate_per_s")  # by a run's manifest
+CARRIED = (  # by a run's manifest
+    "measured_utc", "limit_ms", "max_streams", "max_rate_per_s", "max_tokens_per_s",
+)  # fmt: skip
+SENDERS = "client", "closed_loop", "session_loop"  # of harness/running
 EVENT = "certificate"  # the kind of the event that has them
 
 
@@ -35,23 +38,31 @@ def of_this_machine(runs_dir: Path) -> dict[str, Any] | None:
 
 def client_code() -> str:
     """Stands for the files that send requests and stamp tokens."""
-    drivers = (PROJECT / "harness/drivers").glob("*.py")
-    paths = [f"harness/drivers/{path.name}" for path in drivers]
-    return code_hash(
-        {path: content(path) for path in [*paths, "harness/clock.py", "harness/running/client.py"]}
-    )
+    files = [
+        *(PROJECT / "harness/drivers").glob("*.py"), PROJECT / "harness/clock.py",
+        *(PROJECT / f"harness/running/{name}.py" for name in SENDERS),
+    ]  # fmt: skip
+    paths = [file.relative_to(PROJECT).as_posix() for file in files]
+    return code_hash({path: content(path) for path in paths})
 
 
 def demand(log: TokenLog) -> dict[str, int]:
     """`streams`: the most requests under way at once, from sending to the last token;
-    `rate_per_s`: the most that were sent within a second. Of requests that got a token."""
+    `rate_per_s`: the most that were sent within a second; `tokens_per_s`: the most tokens that came
+    within one. Of requests that got a token."""
     sent_s, last_s = (np.sort(each[log.started]) for each in (log.sent_s, log.last_s))
-    if not len(sent_s):
-        return {"streams": 0, "rate_per_s": 0}
     rank = np.arange(len(sent_s))
     ended = np.searchsorted(last_s, sent_s, side="left")  # before each was sent
-    within = np.searchsorted(sent_s, sent_s + 1.0, side="left") - rank
-    return {"streams": int((rank + 1 - ended).max()), "rate_per_s": int(within.max())}
+    return {
+        "streams": int((rank + 1 - ended).max(initial=0)),
+        "rate_per_s": _most_within_1_s(sent_s),
+        "tokens_per_s": _most_within_1_s(np.sort(log.times_s)),
+    }
+
+
+def _most_within_1_s(times_s: Floats) -> int:
+    ends = np.searchsorted(times_s, times_s + 1.0, side="left")
+    return int((ends - np.arange(len(times_s))).max(initial=0))
 
 
 def beyond(log: TokenLog, events: Iterable[Event]) -> list[str]:
@@ -64,11 +75,12 @@ def beyond(log: TokenLog, events: Iterable[Event]) -> list[str]:
     named = {
         "streams": ("max_streams", "streams at once"),
         "rate_per_s": ("max_rate_per_s", "requests within a second"),
+        "tokens_per_s": ("max_tokens_per_s", "tokens within a second"),
     }
     day = covers["measured_utc"][:10]
     return [
         f"{asked[key]:,} {what}, of which this machine's certificate ({day}) covers "
         f"{covers[limit]:,}: the client's own error may be over {covers['limit_ms']:g} ms"
         for key, (limit, what) in named.items()
-        if asked[key] > covers[limit]
+        if limit in covers and asked[key] > covers[limit]  # older certificates know no tokens
     ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -55,6 +57,21 @@ def test_what_a_container_needs_before_setup_is_copied_before(name: str) -> None
     for package in ("harness", "systems", "workloads", "requirements"):
         assert f"COPY {package} {package}" in before
     assert re.search(r"^FROM \S+:[\w.-]+$", before, re.MULTILINE), "an image without a version"
+
+
+def test_the_self_test_keeps_what_it_found_and_the_certificate(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!{sys.executable}\nimport sys; from pathlib import Path\n"
+        "runs = Path('results/runs'); runs.mkdir(parents=True, exist_ok=True)\n"
+        "made = runs / 'certificate.json' if '--certificate' in sys.argv else sys.argv[-1]\n"
+        "Path(made).write_text('{}')\n"
+    )
+    python.chmod(0o755)
+    words = ["make", "-f", str(ROOT / "Makefile"), "-o", "setup", "selftest", f"PY={python}"]
+    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    kept = (tmp_path / "results/published/selftest").iterdir()
+    assert {path.name for path in kept} == {"selftest.json", "certificate.json"}
 
 
 def test_the_citation_and_the_deposit_say_the_same() -> None:

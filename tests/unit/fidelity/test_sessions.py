@@ -10,6 +10,7 @@ from rich.console import Console
 
 from harness.errors import RunError, UsageError
 from harness.fidelity.sessions import main
+from harness.records.manifest import git_revision
 from harness.records.run_folder import FinishedRun
 from tests.running import run_here
 
@@ -37,6 +38,7 @@ def test_equal_hits_are_told_with_both_runs(runs: dict[str, Path], tmp_path: Pat
     assert (found["num_requests"], found["requests_with_other_hits"]) == (2, 0)
     assert [row["later"]["cached_tokens"] for row in found["runs"]] == [32, 32]
     assert found["note"] == "quiet"
+    assert found["git"] == git_revision()
     assert FinishedRun.load(runs["one"]).manifest["sessions"] == 1
 
 

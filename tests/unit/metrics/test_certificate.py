@@ -9,14 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.drivers.io_thread import IoThread
 from harness.records import certificate
 from harness.records.manifest import machine
+from harness.records.sources import content
 from harness.records.token_log import TokenLog
+from harness.running.client import Client
+from harness.running.closed_loop import ClosedLoop
+from harness.running.session_loop import SessionLoop
 from harness.selftest.certify import CLIENT, LEVELS, SERVER, WITHIN, covered, says
 
 COVERS = {
     "measured_utc": "2026-11-27T04:00:00.000+00:00", "limit_ms": 5.0, "max_streams": 2,
-    "max_rate_per_s": 3,
+    "max_rate_per_s": 3, "max_tokens_per_s": 8,
 }  # fmt: skip
 HEART = {"kind": "heartbeat", "fields": {}}
 CARRIED = {"kind": certificate.EVENT, "fields": COVERS}
@@ -36,9 +41,10 @@ def log(*spans: tuple[float, float]) -> TokenLog:
 
 def test_a_run_asks_for_its_most_streams_and_its_busiest_second() -> None:
     of = certificate.demand(log((0.0, 1.0), (0.5, 9.0), (0.9, 2.0), (1.6, 3.0), (5.0, 6.0)))
-    assert of == {"streams": 3, "rate_per_s": 3}
+    assert of == {"streams": 3, "rate_per_s": 3, "tokens_per_s": 2}
     one = certificate.demand(log((0.0, 1.0), (2.0, 3.0)))
-    assert one == {"streams": 1, "rate_per_s": 1}
+    assert one == {"streams": 1, "rate_per_s": 1, "tokens_per_s": 2}
+    assert set(certificate.demand(log()).values()) == {0}
 
 
 def test_a_run_beyond_its_certificate_is_told_so() -> None:
@@ -49,6 +55,11 @@ def test_a_run_beyond_its_certificate_is_told_so() -> None:
     (told,) = certificate.beyond(fast, [HEART, CARRIED])
     assert "4 requests within a second" in told
     assert "covers 3: the client's own error may be over 5 ms" in told
+    bursts = log((0.0, 2.1), (1.0, 2.2), (2.15, 2.3), (2.25, 2.4), (2.35, 2.5))
+    (told,) = certificate.beyond(bursts, [HEART, CARRIED])
+    assert told.startswith("10 tokens within a second, of which")
+    earlier = {key: value for key, value in COVERS.items() if key != "max_tokens_per_s"}
+    assert not certificate.beyond(bursts, [HEART, {"kind": certificate.EVENT, "fields": earlier}])
 
 
 @pytest.mark.parametrize("events", [[HEART], [CARRIED], []])
@@ -65,6 +76,16 @@ def test_a_certificate_counts_on_its_machine_and_for_its_client(tmp_path: Path) 
     for changed in ({"machine": machine() | {"cpu": "another"}}, {"client": "0" * 12}):
         path.write_text(json.dumps(own | changed))
         assert certificate.of_this_machine(tmp_path) is None
+
+
+@pytest.mark.parametrize("sender", [Client, ClosedLoop, SessionLoop, IoThread])
+def test_another_file_that_sends_is_another_client(
+    sender: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, file = certificate.client_code(), f"{sender.__module__.replace('.', '/')}.py"
+    edited = "harness.records.certificate.content"
+    monkeypatch.setattr(edited, lambda path: "edited" if path == file else content(path))
+    assert certificate.client_code() != before
 
 
 @pytest.mark.parametrize(
