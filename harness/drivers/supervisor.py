@@ -25,6 +25,7 @@ import psutil
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
 TRACKER = "multiprocessing.resource_tracker"
+BELOW_THE_CLIENT = 5  # niceness
 ORPHAN_GRACE_S = 2.0  # for what outlives the command; it has had its time
 LIBC = ctypes.CDLL(None)  # loaded before any fork: a forked child may only call it
 
@@ -43,7 +44,9 @@ def main(grace_s: float, command: list[str]) -> int:
 
 
 def _die_with_supervisor() -> None:
-    """Has the kernel tell the command to end where even the supervisor is killed."""
+    """Has the kernel tell the command to end where even the supervisor is killed. Below the
+    client's priority, as our workers are."""
+    os.nice(BELOW_THE_CLIENT)
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -21,6 +21,7 @@ from harness.records.token_log import Floats, TokenLog
 MAX_LAG_S = 0.005  # P99 of the send lag, of the receive lag, and of both together
 MAX_PROMPT_MISS = 0.1  # of the prompts' tokens, by the server's count
 MAX_FAILED_SHARE = 0.1  # of the requests: more is noted
+BUSY = "busy"  # the kind of the event that has what other processes used of this machine
 MAX_SURPLUS_SHARE = 0.01  # of the answers: more, and no metric of single tokens is given
 
 
@@ -30,9 +31,10 @@ class Evidence:
 
     `errors` holds the error text of each request; empty: none was given. `law` is `littles_law` of
     the run; on a real engine its gap is the client's lag, which is judged by itself. `devices`:
-    what `summarise_events` found. `receive_lag`, `answers`: what the functions of these names found
-    of a server behind a socket; `standstills`: seconds for which a server gave nobody a token while
-    requests timed out; `uncertified`: what `certificate.beyond` says; `sessions`: what
+    what `summarise_events` found; `others`: the other processes that were the busiest during a live
+    run, with `name`, `pid` and `cores`. `receive_lag`, `answers`: what the functions of these names
+    found of a server behind a socket; `standstills`: seconds for which a server gave nobody a token
+    while requests timed out; `uncertified`: what `certificate.beyond` says; `sessions`: what
     `summarise_sessions` found.
     """
 
@@ -48,12 +50,16 @@ class Evidence:
     kept: Kept | None  # of a closed loop; None: the loop was open
     uncertified: Sequence[str] = ()
     sessions: Mapping[str, Any] | None = None  # None: no request waited for another's answer
+    others: Sequence[Mapping[str, Any]] = ()  # none: not known, or simulated
 
     @staticmethod
     def of(table: pa.Table, events: Iterable[Event], *, simulated: bool) -> Evidence:
         """Gathers the evidence from a run's requests table and its device events."""
         events = list(events)
         log = TokenLog.from_table(table)
+        others = [
+            each for event in events if event["kind"] == BUSY for each in event["fields"]["others"]
+        ]
         many = concurrency_of(events)
         log = log.as_ended() if early_ends_allowed(events) else log
         return Evidence(
@@ -62,6 +68,7 @@ class Evidence:
             summarise_answers(table, events), standstills_s(events), simulated,
             Course.of(log), None if many is None else kept(log, many),
             certificate.beyond(log, events), summarise_sessions(table, log),
+            others,
         )  # fmt: skip
 
     @property

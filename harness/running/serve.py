@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from harness.running import faults
 from harness.running.capacity_check import check_capacity
 from harness.running.client import Client, Player
 from harness.running.closed_loop import ClosedLoop
+from harness.running.cores import others_watched, own_core
 from harness.running.dashboard import Dashboard
 from harness.running.interrupts import check
 from harness.running.prepare import LIVE, Prepared, announce
@@ -105,7 +106,7 @@ def _serve(
 ) -> None:
     ours = parts.engine.has_devices and parts.engine.devices_known
     faults.check(parts.faults, parts.schedule, len(placements), ours=ours)
-    loop = parts.engine.make_loop()
+    live, loop = parts.engine.name != "sim", parts.engine.make_loop()
     plugin = getattr(parts.system, "plugin", None)
     experiment = Experiment(
         loop=loop,
@@ -133,10 +134,14 @@ def _serve(
 
             def watch(now_s: float) -> None:
                 bar.update(recorder, now_s)
-                if parts.engine.name != "sim":  # which is over before one could look at it
+                if live:  # a simulated one is over before one could look at it
                     second.update(now_s)
 
-            loop.run(_play(loop, system, client, recorder, watch))
+            with (
+                others_watched(recorder, loop) if live else nullcontext(),
+                own_core() if live and ours else nullcontext(),
+            ):
+                loop.run(_play(loop, system, client, recorder, watch))
         if cluster.elastic is not None:
             cluster.elastic.end()
 

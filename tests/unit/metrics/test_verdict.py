@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from harness.records.evidence import BUSY
 from tests.unit.metrics.service import Service
 
 
@@ -34,6 +35,13 @@ def test_a_late_client_is_told_with_its_lag_and_the_limit() -> None:
     status, reasons = verdict(served([0.0] * 50 + [0.4] * 50))
     assert status == "INVALID"
     assert "P99 send lag 400.0 ms is over 5 ms" in reasons[0]
+
+
+def test_a_late_client_says_what_else_was_busy() -> None:
+    service = served([0.4] * 20)
+    busy = {"name": "cc1", "pid": 12, "cores": 0.9}
+    service.recorder.event(BUSY, "client", 0.0, 20.0, others=[busy])
+    assert verdict(service)[1][0].endswith("; close what else was busy: cc1 (pid 12, 0.9 cores)")
 
 
 def test_one_late_send_in_two_hundred_is_within_p99() -> None:
