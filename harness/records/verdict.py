@@ -31,6 +31,7 @@ from harness.records.token_log import TokenLog
 from harness.records.verdict_notes import notes, stood_still
 
 LIMIT = f"{MAX_LAG_S * 1e3:g} ms"
+LATE = "the client was late"
 MAX_RATE_MISS = 0.02  # of the asked rate; of a closed loop's concurrency
 MAX_CACHED_SHARE = 0.01  # of the prompts' tokens, from a prefix cache where none was meant
 MAX_LITTLE_GAP = 1e-6  # relative; a simulated run has no clock but one, so only rounding is left
@@ -102,7 +103,7 @@ def _sent_in_time(run: Evidence) -> Checked:
     if not len(lag_s):
         return "", []
     p99_s = float(np.percentile(lag_s, 99))
-    late = f"the client was late: P99 send lag {p99_s * 1e3:.1f} ms is over {LIMIT}"
+    late = f"{LATE}: P99 send lag {p99_s * 1e3:.1f} ms is over {LIMIT}"
     late += _to_close(run.others)
     return f"{p99_s * 1e3:.2f} ms", [late] if p99_s > MAX_LAG_S else []
 

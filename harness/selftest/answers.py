@@ -19,13 +19,17 @@ OFF_S = 0.002  # of a mean TPOT
 EXACT = 1e-6  # relative
 ROUND_S = 0.1  # of a duration of seconds
 REAL = "ttft_s", "tpot_s", "tbt_s", "e2e_s", "itl_chunk_s", "tpot_incl_first_s"
-ALIKE = 1e-9  # relative
-SAME = {  # a mean in vLLM's file (ms), and ours of the run, and of what is imported of the file
+ALIKE = 1e-9  # relative, and seconds: AIPerf has whole nanoseconds
+SENT = {  # a mean in vLLM's file (ms), and ours of the run, and of what is imported of the file
     "ttft": ("ttft_sent_anchored_s.mean", "ttft_s.mean"),
     "tpot": ("tpot_s.mean", "tpot_s.mean"),
     "itl": ("itl_chunk_s.mean", "itl_chunk_s.mean"),
     "e2el": ("e2e_sent_anchored_s.mean", "e2e_s.mean"),
 }
+DUE = {
+    name: (f"{name}_s.mean",) * 2 for name in ("ttft", "tpot", "e2e")
+}  # arrivals are in the file
+EXCHANGED = {"vllm": SENT, "aiperf-records": SENT, "guidellm": DUE}
 
 
 @conformance(2, "tokens in chunks", alone=True)
@@ -195,30 +199,37 @@ def goodput(bench: Bench) -> Found:
 
 @conformance(15, "exchange")
 def exported(bench: Bench) -> Found:
-    """`export --to vllm`, and `import` of that file: its means, those of the run and those of what
-    was imported are equal within 1e-9, and the failed request failed."""
+    """`export` for vLLM, AIPerf and GuideLLM, and `import` of each file: the means of the run, of
+    what was imported and in vLLM's file are equal within 1e-9, and the failed request failed."""
     models = {"m": Script(ttft_s=0.05, gap_s=0.01), "failed": Script(status=500)}
     rows = [(i * 0.05, "failed" if i == 7 else "m", 8, 6 + i % 5) for i in range(20)]
     run, _ = bench.served(Play(models=models), rows)
-    out, folder = bench.new_folder().with_suffix(".json"), bench.new_folder()
-    bench.command("export", str(run.path), "--to", "vllm", "--out", str(out))
-    bench.command("import", str(out), "--out", str(folder))
-    file, again = read_json(out), FinishedRun.load(folder)
-    means = {
-        name: (1e-3 * file[f"mean_{name}_ms"], run.number(ours), again.number(theirs))
-        for name, (ours, theirs) in SAME.items()
+    files = {to: bench.new_folder().with_suffix(".json") for to in EXCHANGED}
+    again = {}
+    for to, out in files.items():
+        folder = bench.new_folder()
+        bench.command("export", str(run.path), "--to", to, "--out", str(out))
+        bench.command("import", str(out), "--out", str(folder))
+        again[to] = FinishedRun.load(folder)
+    file = read_json(files["vllm"])
+    pairs = {f"{name} of vLLM's file": (1e-3 * file[f"mean_{name}_ms"], run.number(ours))
+             for name, (ours, _) in SENT.items()}  # fmt: skip
+    pairs |= {
+        f"{name} of the import of {to}": (again[to].number(theirs), run.number(ours))
+        for to, same in EXCHANGED.items()
+        for name, (ours, theirs) in same.items()
     }
-    counts = [(one["num_completed"], one["num_failed"]) for one in (run.summary, again.summary)]
+    counts = [(one.summary["num_completed"], one.summary["num_failed"])
+              for one in (run, *again.values())]  # fmt: skip
     return found(
-        f"{len(means)} means of 19 completed requests, by three ways",
+        f"{len(pairs)} means of 19 completed requests, by {len(EXCHANGED)} tools",
         {
             **{
-                f"{name} of the file and of the import is ours": isclose(told, ours, rel_tol=ALIKE)
-                and isclose(back, ours, rel_tol=ALIKE)
-                for name, (told, ours, back) in means.items()
+                f"{name} is ours": isclose(theirs, ours, rel_tol=ALIKE, abs_tol=ALIKE)
+                for name, (theirs, ours) in pairs.items()
             },
-            "19 completed and one failed": [(file["completed"], file["failed"]), *counts]
-            == [(19, 1)] * 3,
+            "19 completed and one failed": {(file["completed"], file["failed"]), *counts}
+            == {(19, 1)},
         },
     )
 

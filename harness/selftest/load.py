@@ -6,6 +6,7 @@ import numpy as np
 
 from harness.records.evidence import MAX_LAG_S, rate_per_s
 from harness.records.token_log import TokenLog
+from harness.records.verdict import LATE
 from harness.selftest.bench import Bench, Found, Skipped, conformance, found
 from harness.selftest.script import Play, Script
 
@@ -98,13 +99,14 @@ def rate(bench: Bench, span_s: float = RATE_SPAN_S) -> Found:
     asked = run.number("asked_rate_per_s")
     received = rate_per_s(np.array([each.received_s for each in server.answers])) or 0.0
     misses = [abs(each / asked - 1) for each in (run.number("achieved_rate_per_s"), received)]
-    lag_s, valid = run.number("send_lag_s.p99"), not run.invalid
+    # A client that was late on a busy machine passes, since it says so: for that reason, no other.
+    lag_s, told = run.number("send_lag_s.p99"), LATE in run.invalid
     return found(
         f"{received:.2f} of {asked:.2f} requests/s, P99 send lag {lag_s * 1e3:.1f} ms, "
-        f"{'VALID' if valid else 'INVALID'}",
+        f"{'INVALID' if run.invalid else 'VALID'}",
         {
             "the rate is the asked one within 1 %": max(misses) <= MAX_RATE_MISS,
-            "P99 send lag is at most 5 ms, or the run INVALID": lag_s <= MAX_LAG_S or not valid,
+            "P99 send lag is at most 5 ms, or the run INVALID for it": lag_s <= MAX_LAG_S or told,
             "every request was received": len(server.answers) == num,
         },
     )

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -20,6 +21,7 @@ from harness.errors import RunError, UsageError
 from harness.files import write_json
 from harness.records import certificate
 from harness.records.manifest import machine
+from harness.records.verdict import LATE
 from harness.selftest.__main__ import TESTS, chosen_of
 from harness.selftest.answers import (
     chunks,
@@ -33,6 +35,7 @@ from harness.selftest.answers import short_answers as shorts
 from harness.selftest.bench import Bench, Conformance, Found, Server, Skipped
 from harness.selftest.load import concurrency, long_stream, rate, stall
 from harness.selftest.script import Play, Script
+from harness.selftest.whole import resume
 from tests.running import ROOT, command
 
 PLAYS = ("freeze_at", "freeze_s", "caches")
@@ -90,6 +93,39 @@ def test_the_client_sends_in_time_whatever_the_server_does_or_says_so(
 ) -> None:
     row = test.result(Bench(tmp_path))
     assert row["result"] == "passed", row["found"]
+
+
+class Elsewhere(Bench):
+    """A sweep that is started again goes to another folder, so that all its points run again."""
+
+    def command(self, *words: str, expect: int = 0) -> str:
+        again = [f"hydra.sweep.dir={self.new_folder()}"] if "-m" in words else []
+        return super().command(*words, *again, expect=expect)
+
+
+@pytest.mark.live
+@pytest.mark.alone
+def test_a_sweep_that_does_not_resume_fails_the_test(tmp_path: Path) -> None:
+    row = resume.result(Elsewhere(tmp_path))
+    assert row["result"] == "FAILED"
+    assert "is not a complete run" in row["found"]
+
+
+@pytest.mark.parametrize(
+    ("invalid", "result"), [("", "FAILED"), ("a prefix cache", "FAILED"), (LATE, "passed")]
+)
+def test_a_client_that_is_late_must_say_so(invalid: str, result: str, tmp_path: Path) -> None:
+    class Late(Bench):
+        def served(self, play: Play, rows: Any, *words: str) -> Any:
+            at_s = [SimpleNamespace(received_s=row[0] + 0.1) for row in rows]
+            rate_per_s = (len(rows) - 1) / (rows[-1][0] - rows[0][0])
+            lag_s = {"send_lag_s.p99": 0.1}
+            run = SimpleNamespace(invalid=invalid, number=lambda key: lag_s.get(key, rate_per_s))
+            return run, SimpleNamespace(answers=at_s)
+
+    assert replace(rate, test=partial(rate.test, span_s=4.0)).result(Late(tmp_path))["result"] == (
+        result
+    )
 
 
 @pytest.mark.live
