@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from harness.configuration.config import typed
+from harness.configuration.options import CONF
 from harness.errors import InstanceLost, RunError
 from harness.faulting import __main__ as command
 from harness.faulting import cases as made_cases
@@ -75,6 +77,22 @@ def test_every_case_names_faults_that_can_be_read() -> None:
     assert {fault for of in found["systems"].values() for fault in of["faults"]} == set(
         found["faults"]
     )
+
+
+def test_each_system_and_part_that_the_page_tells_of_has_a_case() -> None:
+    page = (CONF.parent / "docs/faults.md").read_text()
+    deaths = page.partition("## What a system does with a death")[2].partition("\n## ")[0]
+    names = {
+        name
+        for line in deaths.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    known = read_cases()["systems"]
+    assert names == known.keys()
+    for of in known.values():
+        assert any(fault.startswith("kill") for fault in of["faults"])
+    assert "kill_coordinator" in known["aqua"]["faults"]
 
 
 @pytest.mark.parametrize(
