@@ -29,6 +29,11 @@ class Identity:
 
     config_hash: str  # of the resolved configuration and the schedule
     sources: dict[str, str]  # as `sources` gives them
+    served_hash: str = ""  # as config_hash, but for the SLO: what a system served
+
+    @property
+    def served(self) -> str:
+        return f"{self.served_hash}-{code_hash(self.sources)}"
 
     def __str__(self) -> str:
         return f"{self.config_hash}-{code_hash(self.sources)}"

@@ -101,9 +101,10 @@ class Prepared:
         """Equal for two commands that run the same code with the same values on the same
         schedule."""
         what = {key: value for key, value in self.config.items() if key not in PRESENTATION}
+        what["schedule"] = self.schedule.sha256()
         limits = {"ttft_s": self.slo.ttft_s, "tbt_s": self.slo.tbt_s}
-        values = hash_of(what | {"schedule": self.schedule.sha256(), "limits": limits})
-        return Identity(values, sources(what))
+        served = {key: value for key, value in what.items() if key != "slo"}
+        return Identity(hash_of(what | {"limits": limits}), sources(what), hash_of(served))
 
 
 def prepare(composed: DictConfig) -> Prepared:

@@ -21,7 +21,7 @@ from harness.records.folder_lock import locked
 from harness.records.manifest import command_line, surroundings, utc
 from harness.records.run_folder import FinishedRun, RunFolder
 from harness.records.sources import Identity, why_again
-from harness.running import device_lock
+from harness.running import device_lock, served_before
 from harness.running.interrupts import check
 from harness.running.prepare import Prepared, announce, prepare
 from harness.running.serve import serve
@@ -81,14 +81,20 @@ def obtain(
             if not (folder.path / "run.png").exists():
                 parts.draw(folder.path)
         else:
-            if not parts.options.again and not again:
-                again = of_other_sources(folder.path, identity)
+            served = None
+            if not (parts.options.again or again):
+                served = None if command.named else served_before.found(command.folder, identity)
+                again = "" if served else of_other_sources(folder.path, identity)
             if again:
                 announce(f"run again: {again}")
-            with device_lock.held(device_lock.devices_of(parts), announce):
+            if served:
+                announce(f"scored for another SLO, and not served again: {served.path}")
+            with device_lock.held([] if served else device_lock.devices_of(parts), announce):
                 description = describe(parts, identity, command)
                 folder.begin()
-                run_anew(parts, folder, description)
+                run_anew(parts, folder, description, served)
+            if not (served or command.named):
+                served_before.note(command.folder, identity, folder.path)
         mark(folder.path, command.overrides)
     return Obtained(folder.path, again)
 
@@ -129,6 +135,7 @@ def describe(parts: Prepared, identity: Identity, command: Command) -> dict[str,
         "choices": {k: v for k, v in command.choices.items() if not k.startswith("hydra/")},
         "overrides": without_credentials(list(command.overrides)),
         "config_hash": identity.config_hash,
+        "served_hash": identity.served_hash,
         "sources": identity.sources,
         "command": without_credentials(command_line(sys.argv)),
         "started_utc": utc(datetime.now(UTC)),
@@ -144,15 +151,21 @@ def describe(parts: Prepared, identity: Identity, command: Command) -> dict[str,
     }
 
 
-def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any]) -> None:
-    """Serves and draws, the tracker following to the end or to an abort."""
+def run_anew(
+    parts: Prepared, folder: RunFolder, description: Mapping[str, Any], served: FinishedRun | None
+) -> None:
+    """Serves, or scores what was `served` before, and draws, the tracker following to the end or to
+    an abort."""
     try:
         folder.write_manifest(description)  # first: it says whose folder it is
         folder.write_schedule(parts.schedule)
         folder.write_config(parts.config)
         parts.tracker.start(parts.config, description, folder.path)
         try:
-            serve(parts, folder, description)
+            if served is None:
+                serve(parts, folder, description)
+            else:
+                served_before.score_anew(parts, folder, description, served)
             parts.draw(folder.path)
         except BaseException:
             parts.tracker.finish(complete=False)

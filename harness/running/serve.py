@@ -22,6 +22,7 @@ from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.placement import Demand, Placement
 from harness.records import certificate
+from harness.records.device_events import Event
 from harness.records.gpu_monitor import GpuMonitor
 from harness.records.journal import JOURNAL, Journal
 from harness.records.manifest import ended
@@ -64,16 +65,8 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
                 _serve(parts, folder, recorder, _placements(parts, manifest["choices"]["system"]))
             check()
             table = _write_records(folder, recorder, gpus)
-            summary = summarise(
-                table,
-                parts.slo,
-                events=recorder.events,
-                num_devices=parts.hardware.num_devices if parts.engine.devices_known else None,
-                wall_s=time.monotonic() - started_s,
-                simulated=parts.engine.name == "sim",
-                stall_s=parts.metrics.stall_s,
-            )
-            folder.write_summary(summary)
+            wall_s = time.monotonic() - started_s
+            folder.write_summary(summary_of(parts, table, recorder.events, wall_s))
             folder.write_manifest(settled("complete"))
         except UsageError:
             raise  # a wrong command after all: nothing of it is kept
@@ -81,6 +74,21 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
             why = settled("aborted", f"{type(error).__name__}: {error}")
             _write_abort(folder, recorder, gpus, why)
             raise
+
+
+def summary_of(
+    parts: Prepared, table: pa.Table, events: Sequence[Event], wall_s: float
+) -> dict[str, Any]:
+    """The content of summary.json for a run of `parts`."""
+    return summarise(
+        table,
+        parts.slo,
+        events=events,
+        num_devices=parts.hardware.num_devices if parts.engine.devices_known else None,
+        wall_s=wall_s,
+        simulated=parts.engine.name == "sim",
+        stall_s=parts.metrics.stall_s,
+    )
 
 
 @contextmanager
