@@ -24,7 +24,7 @@ from harness.claims.judging import MIN_SEEDS
 from harness.claims.ledger import Claim
 from harness.claims.record import committed
 from harness.errors import UsageError
-from harness.experiments.figures import described, only_simulated, published
+from harness.experiments.figures import described, has_live_runs, published
 from harness.experiments.lineage import COLUMNS
 from harness.files import read_json
 from harness.reproduce.asked import CLAIMS
@@ -59,18 +59,21 @@ def figure_held(name: str, out: Path, *, of_one_seed: bool) -> Row:
     differs = difference(out / f"{name}.csv", published(name) / f"{name}.csv")
     if not differs:
         return Row("figure", name, SAME)
-    cause = why_other(out / f"{name}.json", published(name) / f"{name}.json")
-    if only_simulated(name):
-        return Row("figure", name, DIFFERENT, "; ".join([differs, *cause]))
-    return Row("figure", name, UNTOLD, f"not simulated alone, its claims tell: {differs}")
+    if has_live_runs(name):
+        return Row("figure", name, UNTOLD, f"live runs differ, its claims tell: {differs}")
+    return Row("figure", name, DIFFERENT, "; ".join([differs, *why_other(name, out)]))
 
 
-def why_other(made: Path, committed: Path) -> list[str]:
-    """What two FIGURE.json say of their runs that may be why their tables differ."""
-    if not committed.is_file():
+def why_other(name: str, out: Path, *, of_one_seed: bool = False) -> list[str]:
+    """What two FIGURE.json, that in `out` and the committed one, say of their runs that may be why
+    their numbers differ. `of_one_seed`: other seeds are no cause."""
+    paths = [folder / f"{name}.json" for folder in (out, published(name))]
+    if not all(path.is_file() for path in paths):
         return []
-    new, old = read_json(made), read_json(committed)
-    named = {"synthetic": "inputs", "hardware": "hardware", "engines": "engines", "seeds": "seeds"}
+    new, old = map(read_json, paths)
+    named = {"synthetic": "inputs", "hardware": "hardware", "engines": "engines"}
+    if not of_one_seed:
+        named["seeds"] = "seeds"
     found = [
         f"{word}: {_listed(new.get(key))}, committed {_listed(old.get(key))}"
         for key, word in named.items()
@@ -100,6 +103,8 @@ def judged_again(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
         for found in conditional([each for each in made if each.claim.paper == paper]):
             before = earlier.get((paper, found.claim.id), {"verdict": "none", "ours": []})
             outcome, told = _against(found, before)
+            if outcome == DIFFERENT:
+                told = "; ".join([told, *why_other(str(found.claim.figure), out)])
             if found.claim.given is not None and found.claim.given not in known:
                 outcome, told = UNTOLD, f"{told}, without its condition {found.claim.given}"
             yield Row("claim", f"{paper}/{found.claim.id}", outcome, told)
@@ -114,7 +119,9 @@ def _against(found: Judged, before: dict[str, Any]) -> tuple[str, str]:
     if len(now) == len(was) and np.allclose(now, was, rtol=RELATIVE, atol=0, equal_nan=True):
         return SAME, told or found.verdict
     earlier = " to ".join(f"{each:.4g}" for each in was)
-    return WITHIN, f"{told}, the same verdict; {earlier} before"
+    # Only what was measured may vary.
+    outcome = WITHIN if found.kind.startswith("live") else DIFFERENT
+    return outcome, f"{told}, the same verdict; {earlier} before"
 
 
 def of_the_same_seeds(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
@@ -146,7 +153,9 @@ def of_the_same_seeds(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
         elif np.all(np.abs(a - b) <= [np.ptp(values) for values in every]):
             yield Row("claim", name, WITHIN, f"{earlier} before, now {value}, as seeds differ{few}")
         else:
-            yield Row("claim", name, DIFFERENT, f"{earlier} before, now {value}{few}")
+            cause = why_other(str(claim.figure), out, of_one_seed=True)
+            told = f"{earlier} before, now {value}{few}"
+            yield Row("claim", name, DIFFERENT, "; ".join([told, *cause]))
 
 
 def difference(made: Path, committed: Path) -> str:

@@ -180,6 +180,21 @@ def test_a_figure_is_made_beside_the_committed_one_and_held_against_it(
     assert "Verdict: nothing differs" in capsys.readouterr().out
 
 
+def test_a_wrong_table_of_no_runs_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into(tmp_path, monkeypatch)
+    name = "kunserve_table1"
+    table = figure_table(published(name) / f"{name}.csv")
+    wrong = table.assign(value=table.value.where(table.index != 0, 2 * table.value))
+    wrong.to_csv(tmp_path / f"{name}.csv", index=False)
+    monkeypatch.setattr(holding, "published", lambda _: tmp_path)
+    assert main([name]) == 1
+    assert "| figure | kunserve_table1 | different | value, by up to 50.0% |" in (
+        tmp_path / "reproduced/report.md"
+    ).read_text()
+
+
 def test_a_figure_that_fails_does_not_stop_the_others_nor_is_judged_by_an_older_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,13 +281,18 @@ def test_all_seeds_judge_a_claim_beside_its_committed_verdict(
 ) -> None:
     claim = next(c for c in load(CLAIMS / "kunserve.yaml").claims if c.id == "fig05-8-ttft")
     about = {"engines": ["sim"], "hardware": ["h"], "synthetic": [], "runs_git": []}
-    (tmp_path / "kunserve_fig05.json").write_text(json.dumps(about))
     committed = tmp_path / "claims"
     committed.mkdir()
     monkeypatch.setattr(holding, "CLAIMS", committed)
+    published = tmp_path / "published"
+    published.mkdir()
+    monkeypatch.setattr(holding, "published", lambda _: published)
+    (published / "kunserve_fig05.json").write_text(json.dumps(about))
     head = "stages,rate,seed,ttft_p99_over_one,config_hash\n"
 
-    def row(verdict: str, ours: float, *values: float) -> Row:
+    def row(verdict: str, ours: float, *values: float, engine: str = "sim") -> Row:
+        made = about | {"engines": [engine]}
+        (tmp_path / "kunserve_fig05.json").write_text(json.dumps(made))
         rows = "".join(f"8,1.5,{seed},{value},h\n" for seed, value in enumerate(values))
         (tmp_path / "kunserve_fig05.csv").write_text(head + rows)
         was = {"claims": [{"id": claim.id, "verdict": verdict, "ours": [ours]}]}
@@ -283,24 +303,34 @@ def test_all_seeds_judge_a_claim_beside_its_committed_verdict(
     far = [1000.0, 1001.0, 1002.0, 1003.0, 1004.0]
     judged = row("none", 1.0, *far).told.partition("now ")[2].partition(" (")[0]
     assert row(judged, 1002.0, *far).outcome == SAME
-    assert row(judged, 1001.0, *far).outcome == WITHIN
-    assert row("none", 1002.0, *far).outcome == DIFFERENT
+    assert row(judged, 1002.01, *far).outcome == DIFFERENT, "simulated: the same to six digits"
+    assert row(judged, 1001.0, *far, engine="torch").outcome == WITHIN, "measured"
+    other = row("none", 1002.0, *far, engine="torch")
+    assert other.outcome == DIFFERENT
+    assert other.told.endswith("; engines: torch, committed sim")
     (tmp_path / "kunserve_fig05.csv").write_text("stages\n8\n")
     (failed,) = judged_again([claim], tmp_path)
     assert failed.outcome == FAILED
 
 
-def test_the_cause_of_a_difference_is_told_where_the_runs_tell_it(tmp_path: Path) -> None:
-    made, committed = tmp_path / "made.json", tmp_path / "committed.json"
-    about = {"synthetic": [], "hardware": ["h"], "runs_sources": ["a"]}
-    committed.write_text(json.dumps(about))
+def test_the_cause_of_a_difference_is_told_where_the_runs_tell_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, committed = tmp_path / "a.json", tmp_path / "committed/a.json"
+    monkeypatch.setattr(holding, "published", lambda _: committed.parent)
+    committed.parent.mkdir()
+    about = {"synthetic": [], "hardware": ["h"], "runs_sources": ["a"], "seeds": [0, 1]}
     made.write_text(json.dumps(about))
-    assert why_other(made, committed) == []
-    made.write_text(json.dumps(about | {"synthetic": ["SYNTHETIC"], "runs_sources": ["b"]}))
-    inputs, code = why_other(made, committed)
+    assert why_other("a", tmp_path) == [], "nothing is committed"
+    committed.write_text(json.dumps(about))
+    assert why_other("a", tmp_path) == []
+    other = {"synthetic": ["SYNTHETIC"], "runs_sources": ["b"], "seeds": [0]}
+    made.write_text(json.dumps(about | other))
+    inputs, seeds, code = why_other("a", tmp_path)
     assert inputs == "inputs: SYNTHETIC, committed none"
+    assert seeds == "seeds: 0, committed 0, 1"
     assert code == "the code is not that of the committed runs"
-    assert why_other(made, tmp_path / "none.json") == []
+    assert why_other("a", tmp_path, of_one_seed=True) == [inputs, code]
 
 
 def test_a_quick_figure_has_the_runs_of_one_seed_and_none_of_a_real_engine(
