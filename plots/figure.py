@@ -26,6 +26,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -48,6 +49,7 @@ Panels = list[Axes]  # of a figure, row by row
 Table = Callable[[Points], pd.DataFrame]
 Draw = Callable[[Panels, pd.DataFrame], str]
 Words = Sequence[Sequence[str]]
+Quick = bool | Literal["rows"] | Only
 
 
 @dataclass(frozen=True)
@@ -55,27 +57,28 @@ class PaperFigure:
     """A figure or a table of a paper. `searches`: of experiments whose curves' ends are searched
     (`harness.experiments.capacity_search`). `only`: of experiments that have more
     runs for other figures those that the table has. `quick`: whether `reproduce` makes it in its
-    quick tier; not, where one seed takes long or tells nothing. Or the runs that this tier makes:
-    a coarser grid, on which the claims of the figure come to the same."""
+    quick tier; not, where one seed takes long or tells nothing. "rows": it does, and a row with a
+    seed rests on runs of this seed alone, so that one seed's rows tell. Or the runs that this tier
+    makes: a coarser grid, on which the claims of the figure come to the same."""
 
     name: str
     table: Table
     plot: Callable[[pd.DataFrame], tuple[Figure, str]]
     experiments: tuple[str, ...] = ()
     searches: Mapping[str, Search] = field(default_factory=dict)
-    quick: bool | Only = True
+    quick: Quick = True
     only: Only = field(default_factory=dict)
 
     def runs(self, tier: str) -> Only:
         """Those of its experiments that `reproduce` makes in `tier`."""
-        coarse = self.quick if tier == "quick" and not isinstance(self.quick, bool) else {}
+        coarse = self.quick if tier == "quick" and isinstance(self.quick, Mapping) else {}
         return {**self.only, **coarse}
 
 
 def picture(
     name: str, table: Table, experiments: tuple[str, ...] = (), *,
     searches: Mapping[str, Search] | None = None, shape: tuple[int, int] = (1, 1),
-    size: tuple[float, float], legend: int = 0, quick: bool | Only = True,
+    size: tuple[float, float], legend: int = 0, quick: Quick = True,
     only: Only | None = None,
 ) -> Callable[[Draw], PaperFigure]:  # fmt: skip
     """Describes a figure by what draws `table`'s rows into panels, and says the caption. `shape`:
@@ -97,6 +100,7 @@ def picture(
 def text(
     name: str, table: Table, experiments: tuple[str, ...] = (), *,
     searches: Mapping[str, Search] | None = None, head: Sequence[str], title: str = "",
+    quick: Quick = True,
 ) -> Callable[[Callable[[pd.DataFrame], tuple[Words, str]]], PaperFigure]:  # fmt: skip
     """Describes a table of words by what makes of rows its cells below `head`, and the caption."""
 
@@ -105,7 +109,7 @@ def text(
             cells, said = words(rows)
             return text_table(cells, head, title), said
 
-        return PaperFigure(name, table, plot, experiments, searches or {})
+        return PaperFigure(name, table, plot, experiments, searches or {}, quick)
 
     return described
 

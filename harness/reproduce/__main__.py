@@ -7,10 +7,11 @@
 
 --tier smoke  one live run of this machine, one simulated figure, and its claims: a few minutes
 --tier quick  the simulated runs of each sweep's first seed. Of a paper, the figures that claims
-              rest on, two of them on coarser grids. One seed judges no claim: each claim's value
-              is held against the committed table's with the same seed. A value that rests on
-              several seeds, as one over an SLO that is taken of all of them, may vary as much as
-              the committed seeds do
+              rest on, some of them on coarser grids. Rows that rest on no other seed are held
+              against the committed ones. One seed judges no claim: each claim's value is held
+              against the committed table's with the same seed. A value that rests on several
+              seeds, as one over an SLO that is taken of all of them, may vary as much as the
+              committed seeds do
 --tier full   all runs. All claims are judged, and whole tables held against the committed ones
 
 It says beforehand how many runs that are, how long they take, and how much disk, by the last times

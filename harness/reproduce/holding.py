@@ -2,13 +2,13 @@
 and the verdict over all of them.
 
 Of --tier full whole tables are compared and every claim is judged. Of --tier quick there is one
-seed, which judges no claim: each value is held against the committed table's with the same seed.
+seed, which judges no claim: rows and values are held against the committed ones of the same seed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -52,16 +52,29 @@ class Row:
 
 
 def figure_held(name: str, out: Path, *, of_one_seed: bool) -> Row:
-    """A figure's table in `out` beside the committed one."""
-    if of_one_seed and described(name).experiments:
-        coarse = "" if isinstance(described(name).quick, bool) else ", on a coarser grid"
-        return Row("figure", name, UNTOLD, f"{FEW}: its claims are compared{coarse}")
-    differs = difference(out / f"{name}.csv", published(name) / f"{name}.csv")
+    """A figure's table in `out` beside the committed one; of one seed its rows, where they rest on
+    no other seed."""
+    of = described(name)
+    fewer = of_one_seed and bool(of.experiments) and _seeds(name, out) != _seeds(name)
+    if fewer and of.quick != "rows":
+        coarse = isinstance(of.quick, Mapping)
+        why = "a coarser grid" if coarse else "its rows rest on several"
+        return Row("figure", name, UNTOLD, f"{FEW}, and {why}: its claims are compared")
+    few = f"; rows of {FEW}" if fewer else ""
+    paths = [folder / f"{name}.csv" for folder in (out, published(name))]
+    differs = difference(*paths, of_one_seed=fewer)
     if not differs:
-        return Row("figure", name, SAME)
+        return Row("figure", name, SAME, few.removeprefix("; "))
     if has_live_runs(name):
         return Row("figure", name, UNTOLD, f"live runs differ, its claims tell: {differs}")
-    return Row("figure", name, DIFFERENT, "; ".join([differs, *why_other(name, out)]))
+    told = [f"{differs}{few}", *why_other(name, out, of_one_seed=fewer)]
+    return Row("figure", name, DIFFERENT, "; ".join(told))
+
+
+def _seeds(name: str, folder: Path | None = None) -> Any:
+    """Of the runs of a figure; None: nothing is committed."""
+    path = (folder or published(name)) / f"{name}.json"
+    return read_json(path)["seeds"] if path.is_file() else None
 
 
 def why_other(name: str, out: Path, *, of_one_seed: bool = False) -> list[str]:
@@ -158,8 +171,9 @@ def of_the_same_seeds(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
             yield Row("claim", name, DIFFERENT, "; ".join([told, *cause]))
 
 
-def difference(made: Path, committed: Path) -> str:
-    """How two CSVs of one figure differ, in a few words; empty: they do not.
+def difference(made: Path, committed: Path, *, of_one_seed: bool = False) -> str:
+    """How two CSVs of one figure differ, in a few words; empty: they do not. `of_one_seed`: in rows
+    with the seeds of `made`.
 
     Which runs a row is of is not compared: configurations and schedules have other hashes after a
     change of code that changes no number.
@@ -168,6 +182,8 @@ def difference(made: Path, committed: Path) -> str:
         return "nothing is committed"
     new, old = (figure_table(path).drop(columns=list(COLUMNS), errors="ignore") for path in
                 (made, committed))  # fmt: skip
+    if of_one_seed:
+        new, old = (table[table["seed"].isin(new["seed"].dropna())] for table in (new, old))
     if list(new.columns) != list(old.columns):
         return f"columns {', '.join(sorted(set(new.columns) ^ set(old.columns)))}"
     if len(new) != len(old):

@@ -230,7 +230,7 @@ DEPLOYMENTS = {  # experiment: title, x, SLO varied, {limit: name}
 }  # fmt: skip
 
 
-@picture("aegaeon_fig17", of_runs, tuple(DEPLOYMENTS), shape=(1, 2), size=(10, 3.4))
+@picture("aegaeon_fig17", of_runs, tuple(DEPLOYMENTS), shape=(1, 2), size=(10, 3.4), quick="rows")
 def fig17(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 17: Aegaeon on a small node (left) and with models over four GPUs (right)."""
     for panel, mine, experiment in facets(axes, rows, experiment=DEPLOYMENTS):

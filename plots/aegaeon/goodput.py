@@ -101,7 +101,7 @@ def _cell(means: pd.DataFrame, title: str, system: str) -> str:
 @text(
     "aegaeon_table_settings", of_runs, ("aegaeon_table_settings",),
     head=["models", "MAX_GPSIZE", "tokens on time", "lowest", "highest", "switches"],
-    title="Groups of prefills (section 4.2), 0.1 requests/s a model",
+    title="Groups of prefills (section 4.2), 0.1 requests/s a model", quick="rows",
 )  # fmt: skip
 def settings(rows: pd.DataFrame) -> tuple[Words, str]:
     cells = [

@@ -61,7 +61,9 @@ def stage_seconds(path: Path) -> pd.DataFrame:
     )
 
 
-@picture("aegaeon_fig14", stages, ("aegaeon_fig14", "aegaeon_fig14_rates"), size=(9, 3.6))
+@picture(
+    "aegaeon_fig14", stages, ("aegaeon_fig14", "aegaeon_fig14_rates"), size=(9, 3.6), quick="rows",
+)  # fmt: skip
 def fig14(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 14: where requests spend their time, across numbers of models and rates.
 

@@ -153,7 +153,7 @@ def _spans(point: Point, schedule: str) -> pd.DataFrame:
     )
 
 
-@picture("aegaeon_fig06", schedules, ("aegaeon_fig06",), shape=(4, 1), size=(9, 8.6))
+@picture("aegaeon_fig06", schedules, ("aegaeon_fig06",), shape=(4, 1), size=(9, 8.6), quick="rows")
 def fig06(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 6: token-level schedules on two GPUs, drawn from runs of the three of them (a to c), and
     how each fares under larger bursts (d)."""

@@ -59,7 +59,10 @@ def on_time(log: TokenLog) -> float:
     return Attained.of(log, Slo(Slo.Config(name="aegaeon", ttft_s=TTFT_S, tbt_s=TBT_S))).token
 
 
-@picture("aegaeon_rounds", rounds, ("aegaeon_rounds",), shape=(1, 3), size=(9.5, 3.2), legend=4)
+@picture(
+    "aegaeon_rounds", rounds, ("aegaeon_rounds",), shape=(1, 3), size=(9.5, 3.2), legend=4,
+    quick="rows",
+)  # fmt: skip
 def drawing(axes: Panels, rows: pd.DataFrame) -> str:
     titles = {
         "token": "(a) tokens on time (%)",

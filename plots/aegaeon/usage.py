@@ -50,7 +50,7 @@ def _samples(point: Point) -> pd.DataFrame:
     )
 
 
-@picture("aegaeon_fig16", fragmentation, ("aegaeon_fig14",), size=(8, 3.8), legend=5)
+@picture("aegaeon_fig16", fragmentation, ("aegaeon_fig14",), size=(8, 3.8), legend=5, quick="rows")
 def fig16(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 16: fragmentation of the unified KV cache in host memory, overall and by shape.
 

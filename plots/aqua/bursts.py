@@ -72,7 +72,9 @@ def burst(
     the figure."""
     rows_of, size = partial(table, group=group), (9, 2.6 * len(columns))
 
-    @picture(name, rows_of, (runs or name,), shape=(len(columns), 1), size=size, legend=4)
+    @picture(
+        name, rows_of, (runs or name,), shape=(len(columns), 1), size=size, legend=4, quick="rows",
+    )  # fmt: skip
     def described(axes: Panels, rows: pd.DataFrame) -> str:
         shown = rows[rows.row == "request"]
         inside = shown[shown.phase == "burst"].order
@@ -137,7 +139,7 @@ def swap_space(points: Points) -> pd.DataFrame:
     )  # fmt: skip
 
 
-@picture("aqua_table_swap", swap_space, ("aqua_swap",), size=(6.5, 3.4), legend=2)
+@picture("aqua_table_swap", swap_space, ("aqua_swap",), size=(6.5, 3.4), legend=2, quick="rows")
 def swap(axes: Panels, rows: pd.DataFrame) -> str:
     """The swap space that Yi-34B needs in bursts of 2, 3 and 5 times the stable rate (section 9.4):
     the most that was paged out at once, from the run's copies."""

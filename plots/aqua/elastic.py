@@ -87,7 +87,10 @@ def lender(panel: Axes, rows: pd.DataFrame, lent: str) -> Axes:
     return waiting
 
 
-@picture("aqua_fig12", simulated, ("aqua_fig12", "aqua_fig12_steady"), shape=(1, 2), size=(9, 4.0))
+@picture(
+    "aqua_fig12", simulated, ("aqua_fig12", "aqua_fig12_steady"), shape=(1, 2), size=(9, 4.0),
+    quick="rows",
+)  # fmt: skip
 def fig12(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 12: a lender's load doubles, it reclaims; the borrower's tokens/s fall and come back.
 

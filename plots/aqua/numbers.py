@@ -94,7 +94,10 @@ def medians(points: Points) -> list[dict[str, object]]:
     return rows
 
 
-@text("aqua_table_sizes", sizes, ("aqua_fig08", "aqua_fig13"), head=["quantity", "ours", "unit"])
+@text(
+    "aqua_table_sizes", sizes, ("aqua_fig08", "aqua_fig13"), head=["quantity", "ours", "unit"],
+    quick="rows",
+)  # fmt: skip
 def table_sizes(rows: pd.DataFrame) -> tuple[Words, str]:
     """Sizes and ratios by arithmetic, and the prompts of Figs. 8's and 13's schedules."""
     cells = [

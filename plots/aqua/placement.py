@@ -88,6 +88,7 @@ def roles(points: Points) -> pd.DataFrame:
     roles,
     ("aqua_rates_high", "aqua_rates_low"),
     head=["model", "workload", "engine", "GPUs", "type, printed", "profiler", "R_m (GB)"],
+    quick="rows",
 )
 def table_models(rows: pd.DataFrame) -> tuple[Words, str]:
     """Table 1: models, workloads and engines of the evaluation, and what the profiler calls each of
@@ -196,6 +197,7 @@ def placed(
     placements,
     ("aqua_rates_high",),
     head=["GPUs", "proven gap (mean, worst)", "consumers' shards", "with a producer"],
+    quick="rows",
 )
 def table_placer(rows: pd.DataFrame) -> tuple[Words, str]:
     """Section 5: the placer on clusters of 16 to 128 GPUs: the gap that the solver proves within

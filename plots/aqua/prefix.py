@@ -97,7 +97,10 @@ def tokens_per_s(point: Point) -> pd.DataFrame:
     return pd.DataFrame({"at_s": edges[:-1], "tokens_per_s": counts / STEP_S})
 
 
-@picture("aqua_fig09", contexts, ("aqua_fig09a", "aqua_fig09b"), shape=(1, 3), size=(12, 4.0))
+@picture(
+    "aqua_fig09", contexts, ("aqua_fig09a", "aqua_fig09b"), shape=(1, 3), size=(12, 4.0),
+    quick="rows",
+)  # fmt: skip
 def fig09(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 9: TTFT of 30 requests, of which three ask about a cached document (a), and tokens/s of
     OPT-30B on long prompts, KV streamed from DRAM and from a neighbour (b). (c) is not in the

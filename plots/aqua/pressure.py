@@ -142,7 +142,7 @@ def bursts(points: Points) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@text("aqua_table_alone", bursts, ("aqua_alone", "aqua_fig08"), head=HEAD)
+@text("aqua_table_alone", bursts, ("aqua_alone", "aqua_fig08"), head=HEAD, quick="rows")
 def table_alone(rows: pd.DataFrame) -> tuple[Words, str]:
     """Section 4.1's corner case: peak TTFT, and TPOT in Fig. 8's burst, where all models are
     consumers."""

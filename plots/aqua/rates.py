@@ -177,7 +177,10 @@ def by_rate(points: Points) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-@picture("aqua_fig04", by_rate, ("aqua_rates_high",), shape=(1, 2), size=(9, 3.6), legend=3)
+@picture(
+    "aqua_fig04", by_rate, ("aqua_rates_high",), shape=(1, 2), size=(9, 3.6), legend=3,
+    quick="rows",
+)  # fmt: skip
 def fig04(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 4: TPOT and TTFT of Llama-3.1-8B on an A100, at the stable rate and above it."""
     titles = {"tpot_s": "(a) TPOT", "ttft_s": "(b) TTFT (dashed: the SLA)"}

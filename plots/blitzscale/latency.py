@@ -52,7 +52,7 @@ def on_three_workloads(points: Points) -> pd.DataFrame:
 @picture(
     "blitzscale_fig17", on_three_workloads,
     ("blitzscale_fig17", "blitzscale_fig17_ttl", "blitzscale_fig17_cold"),
-    shape=(5, 3), size=(7, 8.6), legend=len(DRAWN),
+    shape=(5, 3), size=(7, 8.6), legend=len(DRAWN), quick="rows",
 )  # fmt: skip
 def fig17(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 17: request rate, mean TTFT and TBT over time, and their CDFs, on three workloads, after
@@ -148,7 +148,7 @@ def beside_distserve(points: Points) -> pd.DataFrame:
 
 @picture(
     "blitzscale_fig18", beside_distserve, ("blitzscale_fig17", "blitzscale_fig18"), shape=(1, 4),
-    size=(13, 3.6), legend=len(BESIDE_DISTSERVE) + len(ROLES),
+    size=(13, 3.6), legend=len(BESIDE_DISTSERVE) + len(ROLES), quick="rows",
 )  # fmt: skip
 def fig18(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 18: latency and GPUs held, AzureConv and 24B, beside DistServe on all GPUs and on half.
@@ -204,8 +204,9 @@ def colocation(points: Points) -> pd.DataFrame:
 
 
 @picture(
-    "blitzscale_fig24", colocation, ("blitzscale_fig24",), shape=(1, 3), size=(10, 3.4), legend=3
-)
+    "blitzscale_fig24", colocation, ("blitzscale_fig24",), shape=(1, 3), size=(10, 3.4), legend=3,
+    quick="rows",
+)  # fmt: skip
 def fig24(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 24: PD colocation, Llama2-7B and BurstGPT, beside vLLM on all GPUs and on half. The
     paper does not say on which hardware: cluster B here, 16 instances, at half of the rate that

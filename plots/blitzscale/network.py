@@ -60,7 +60,7 @@ def violations(points: Points) -> pd.DataFrame:
 
 @picture(
     "blitzscale_fig03", violations, tuple(f"blitzscale_fig03_{name}" for name in SLOS_S),
-    shape=(1, 4), size=(12, 3.4), legend=2,
+    shape=(1, 4), size=(12, 3.4), legend=2, quick="rows",
 )  # fmt: skip
 def fig03(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 3: requests that violate section 3's SLOs, by the rate of a GPU at which instances load.
@@ -130,7 +130,7 @@ def saturated(points: Points) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@picture("blitzscale_fig03_network", saturated, SATURATING, shape=(1, 2), size=(8, 3))
+@picture("blitzscale_fig03_network", saturated, SATURATING, shape=(1, 2), size=(8, 3), quick="rows")
 def fig03_network(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 3 (e) and (f): use of the network over time at the highest rate that a cluster sustains:
     DistServe on all GPUs, of the rates that were tried when the capacity was found the highest that
@@ -166,7 +166,7 @@ def _used(run: Run) -> Iterator[dict[str, Any]]:
 
 @picture(
     "blitzscale_fig22", table_of(_used, COMPARED), ("blitzscale_fig17",), shape=(2, 3),
-    size=(9, 4.8), legend=len(KINDS),
+    size=(9, 4.8), legend=len(KINDS), quick="rows",
 )  # fmt: skip
 def fig22(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 22: share of the cluster's NIC bandwidth in use over time, by KV and by parameters:

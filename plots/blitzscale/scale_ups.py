@@ -61,7 +61,7 @@ def _live(run: Run) -> Iterator[dict[str, Any]]:
 
 @picture(
     "blitzscale_fig21", table_of(_live), ("blitzscale_fig21",), shape=(1, 2), size=(9, 3.2),
-    legend=2,
+    legend=2, quick="rows",
 )  # fmt: skip
 def fig21(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 21: prompt tokens prefilled while six instances of 24B load, and what of their

@@ -62,7 +62,7 @@ def _demand(run: Run) -> Iterator[dict[str, Any]]:
 
 @picture(
     "blitzscale_fig01", table_of(_demand, ["vllm_full"]), ("blitzscale_fig24",), shape=(1, 3),
-    size=(10, 3),
+    size=(10, 3), quick="rows",
 )  # fmt: skip
 def fig01(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 1: BurstGPT's requests, the prefills that they need, and the KV of those that decode.
@@ -98,7 +98,7 @@ def _misses(run: Run) -> Iterator[dict[str, Any]]:
 @picture(
     "blitzscale_fig04", table_of(_misses, ["serverlessllm"]),
     ("blitzscale_models", "blitzscale_models_spread", "blitzscale_fig17", "blitzscale_fig17_cold"),
-    shape=(1, 2), size=(9, 3.2), legend=2,
+    shape=(1, 2), size=(9, 3.2), legend=2, quick="rows",
 )  # fmt: skip
 def fig04(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 4: instances that ServerlessLLM scales, and those that miss the host cache: eight models
@@ -142,7 +142,7 @@ def _cached(run: Run) -> Iterator[dict[str, Any]]:
 
 @picture(
     "blitzscale_fig19", table_of(_cached, TTL_S), ("blitzscale_fig17", "blitzscale_fig17_ttl"),
-    shape=(1, 3), size=(9, 3.2), legend=3,
+    shape=(1, 3), size=(9, 3.2), legend=3, quick="rows",
 )  # fmt: skip
 def fig19(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 19: host memory that holds parameters over time, in copies of the model over hosts.

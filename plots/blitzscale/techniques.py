@@ -50,7 +50,7 @@ def _added(found: Sequence[Run], steps: Iterable[str]) -> Iterator[dict[str, Any
 
 @picture(
     "blitzscale_fig20", step_by_step, ("blitzscale_fig17", "blitzscale_fig20"), shape=(2, 3),
-    size=(9, 5), legend=2,
+    size=(9, 5), legend=2, quick="rows",
 )  # fmt: skip
 def fig20(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 20: P95 and P99 of TTFT and TBT from ServerlessLLM to BlitzScale, one technique after
@@ -78,7 +78,9 @@ def steps_from_ssd(points: Points) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@picture("blitzscale_ssd", steps_from_ssd, ("blitzscale_ssd",), shape=(2, 3), size=(9, 5))
+@picture(
+    "blitzscale_ssd", steps_from_ssd, ("blitzscale_ssd",), shape=(2, 3), size=(9, 5), quick="rows",
+)  # fmt: skip
 def ssd(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 20 from an SSD, as section 6.3 has it: ServerlessLLM's hosts have no room for the model,
     so that each load reads the SSD. From empty caches."""
@@ -125,6 +127,7 @@ def by_scheduler(points: Points) -> pd.DataFrame:
 @picture(
     "blitzscale_scheduler", by_scheduler,
     ("blitzscale_scheduler", "blitzscale_fig17", "blitzscale_fig20"), shape=(1, 4), size=(13, 3),
+    quick="rows",
 )  # fmt: skip
 def schedulers(axes: Panels, rows: pd.DataFrame) -> str:
     """Section 5.2's schedulers in the running system, an ablation that the paper does not have:

@@ -52,7 +52,7 @@ def swaps(points: Points) -> pd.DataFrame:
 
 @picture(
     "kunserve_fig04", swaps, ("kunserve_fig04", "kunserve_fig04_recompute"), shape=(1, 4),
-    size=(11, 3.2), legend=3,
+    size=(11, 3.2), legend=3, quick="rows",
 )  # fmt: skip
 def fig04(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 4: KV swap and parameter swap by how much an instance swaps, beside recompute."""
@@ -82,7 +82,10 @@ def pipelines(points: Points) -> pd.DataFrame:
     return over(rows, rows.stages == 1, "one")
 
 
-@picture("kunserve_fig05", pipelines, ("kunserve_fig05",), shape=(1, 4), size=(11, 3.2), legend=2)
+@picture(
+    "kunserve_fig05", pipelines, ("kunserve_fig05",), shape=(1, 4), size=(11, 3.2), legend=2,
+    quick="rows",
+)  # fmt: skip
 def fig05(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 5: why not always a pipeline: static pipelines of 2, 4 and 8 stages beside
     replication."""

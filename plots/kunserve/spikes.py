@@ -55,7 +55,7 @@ def throttled(points: Points) -> pd.DataFrame:
 
 @picture(
     "kunserve_fig01", throttled, ("kunserve_fig01", "kunserve_fig01_migration"), shape=(5, 1),
-    size=(9, 8.6),
+    size=(9, 8.6), quick="rows",
 )  # fmt: skip
 def fig01(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 1: what throttled memory does to TTFT: rate (a), KV memory (b), TTFT per input token
@@ -114,7 +114,7 @@ def at_highest_rate(points: Points) -> pd.DataFrame:
 
 @picture(
     "kunserve_fig11", at_highest_rate, ("kunserve_regime", "kunserve_fig10_migration"),
-    shape=(len(PANELS), 1), size=(9, 8.4), legend=3, only={POINT: ("gb33_busy",)},
+    shape=(len(PANELS), 1), size=(9, 8.4), legend=3, only={POINT: ("gb33_busy",)}, quick="rows",
 )  # fmt: skip
 def fig11(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 11: over time, BurstGPT at the highest rate of Fig. 10: TTFT, KV, queue, throughput."""

@@ -57,6 +57,29 @@ def test_how_two_tables_differ(tmp_path: Path, text: str, found: str) -> None:
     assert difference(made, committed) == found
 
 
+def test_rows_of_one_seed_are_held_against_the_committed_rows_of_this_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, committed = "kunserve_fig05", tmp_path / "committed"
+    committed.mkdir()
+    monkeypatch.setattr(holding, "published", lambda _: committed)
+    for folder, seeds in ((tmp_path, [0]), (committed, [0, 1])):
+        (folder / f"{name}.json").write_text(json.dumps({"seeds": seeds}))
+    head = "stages,seed,p99_s\n"
+    (committed / f"{name}.csv").write_text(head + "1,0,4\n8,0,5\n1,1,6\n8,1,7\n,,9\n")
+
+    def held(rows: str) -> Row:
+        (tmp_path / f"{name}.csv").write_text(head + rows)
+        return holding.figure_held(name, tmp_path, of_one_seed=True)
+
+    assert held("1,0,4\n8,0,5\n,,8\n").outcome == SAME, "what has no seed is of all of them"
+    changed = held("1,0,4\n8,0,5.5\n")
+    assert (changed.outcome, changed.told) == (
+        DIFFERENT, "p99_s, by up to 9.1%; rows of fewer than 5 seeds"
+    )  # fmt: skip
+    assert holding.figure_held(name, tmp_path, of_one_seed=False).outcome == DIFFERENT
+
+
 def test_a_table_that_was_never_committed_differs(tmp_path: Path) -> None:
     (tmp_path / "made.csv").write_text(HEAD)
     assert difference(tmp_path / "made.csv", tmp_path / "none.csv") == "nothing is committed"
@@ -190,9 +213,8 @@ def test_a_wrong_table_of_no_runs_differs(
     wrong.to_csv(tmp_path / f"{name}.csv", index=False)
     monkeypatch.setattr(holding, "published", lambda _: tmp_path)
     assert main([name]) == 1
-    assert "| figure | kunserve_table1 | different | value, by up to 50.0% |" in (
-        tmp_path / "reproduced/report.md"
-    ).read_text()
+    page = (tmp_path / "reproduced/report.md").read_text()
+    assert "| figure | kunserve_table1 | different | value, by up to 50.0% |" in page
 
 
 def test_a_figure_that_fails_does_not_stop_the_others_nor_is_judged_by_an_older_table(
@@ -339,7 +361,7 @@ def test_a_quick_figure_has_the_runs_of_one_seed_and_none_of_a_real_engine(
     out = into(tmp_path, monkeypatch)
     assert main(["aegaeon_fig01", "aegaeon_fig10"]) == 0
     page = (out / "report.md").read_text()
-    assert "| figure | aegaeon_fig01 | not compared | fewer than 5 seeds" in page
+    assert "| figure | aegaeon_fig01 | the same |  |" in page, "all that is committed has one seed"
     assert "| figure | aegaeon_fig10 | not compared | needs a real engine: --tier full |" in page
     said = capsys.readouterr().err
     assert "1 figures of 1 runs (0 live)" in said
