@@ -11,7 +11,8 @@
 # make figure-NAME      run what a figure lacks, and draw it: make figure-aegaeon_fig11
 # make figures-PAPER    all figures of a paper, then its claims: make figures-aegaeon
 # make reproduce        figures and claims again, beside the committed ones: PAPER=kunserve, FIGURE=aqua_fig08,
-#                       CLAIM=kunserve/abstract-tail, or all four papers; of one seed, or TIER=full
+#                       CLAIM=kunserve/abstract-tail, or all four papers; of one seed, or TIER=full.
+#                       WORLD=torch or HARDWARE=h100x1: their live versions alone, on that hardware
 # make papers           the report, one page with every figure and claim: results/published/report.html
 # make smoke            one live run, one figure and its claims, in a few minutes
 # make archive          a tarball of this commit for a deposit, with its revision and checksums
@@ -178,8 +179,10 @@ fidelity-gpu: setup
 # None of them: all four papers. CLAIM alone, or with PAPER.
 WHAT ?= $(or $(if $(CLAIM),$(if $(findstring /,$(CLAIM)),,$(PAPER)/)$(CLAIM)),$(FIGURE),$(PAPER))
 TIER ?= quick
+WORLD ?= sim
 reproduce: setup
-	$(PY) -m harness reproduce --tier $(TIER) $(WHAT)
+	$(PY) -m harness reproduce --tier $(TIER) --world $(WORLD) \
+	  $(if $(HARDWARE),--hardware $(HARDWARE)) $(WHAT)
 
 papers: setup
 	$(PY) -m harness plots papers

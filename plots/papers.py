@@ -5,15 +5,16 @@ makes it, its runs, and the claims that rest on it: published, ours, verdict, re
 
 results/published/report.html is committed, and made of what is committed. With figures that were
 made again (`python -m harness reproduce`), results/reproduced/report.html has them, too, beside the
-committed ones, with their verdicts. Links lead to files that are there: to tables, and to the one
-run of each paper that is committed (results/published/PAPER/runs/FIGURE). Others are named by hash.
+committed ones, with their verdicts; of a figure that several tiers made that of all seeds. Links
+lead to files that are there: to tables, and to the one run of each paper that is committed
+(results/published/PAPER/runs/FIGURE). Others are named by hash.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from harness.claims.assess import BASE_PROFILE, Judged, conditional, judged
 from harness.claims.kinds import ARITHMETIC
 from harness.claims.ledger import Paper
 from harness.files import make_folder, read_json, write_text, writing
+from harness.reproduce import report
 from plots import embedded
 from plots.report import template
 
 REPRODUCED = ROOT / "results/reproduced"
 NAME = "report.html"
+TIERS = ("full", "smoke", "quick")  # of `reproduce`: those with all seeds first
 MAX_NAMED = 40  # runs of a claim; of more, a link to the figure's
 HOLDS = {  # why a claim is judged so, where neither code nor ledger says more
     "reproduced": "the whole interval lies within the tolerance",
@@ -40,7 +43,7 @@ def write(out: Path | None = None) -> Iterator[Path]:
     """Writes the committed page and, if any figure was made again, the one with both; or the latter
     alone, to `out`. Raises UsageError for a wrong ledger or table."""
     papers = assessed()
-    made_again = out is not None or any(REPRODUCED.glob("*.csv"))
+    made_again = out is not None or any(REPRODUCED.glob("*/*.csv"))
     pages = {PUBLISHED / NAME: None, REPRODUCED / NAME: REPRODUCED} if out is None else {
         out: REPRODUCED
     }  # fmt: skip
@@ -86,16 +89,21 @@ def _paper(
 
 def _judged_again(rows: Sequence[Judged], folder: Path) -> dict[str, Judged]:
     """The claims whose figures are in `folder`, judged by these."""
-    there = [each.claim for each in rows if (folder / f"{each.claim.figure}.csv").is_file()]
-    return {each.claim.id: each for each in conditional([judged(one, folder) for one in there])}
+    made = [(each.claim, _made(folder, str(each.claim.figure))) for each in rows]
+    found = [judged(claim, path.parent) for claim, path in made if path is not None]
+    return {each.claim.id: each for each in conditional(found)}
+
+
+def _made(folder: Path, figure: str) -> Path | None:
+    """The figure's table of the first of TIERS that has one."""
+    tables = [folder / tier / f"{figure}.csv" for tier in TIERS]
+    return next((path for path in tables if path.is_file()), None)
 
 
 def _outcomes(folder: Path) -> dict[str, str]:
-    """What `reproduce` said of each figure and claim: report.md's rows."""
-    path = folder / "report.md"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    rows = [re.split(r" (?<!\\)\| ", line.strip("| ")) for line in lines if line.startswith("| ")]
-    return {name: ": ".join(filter(None, told)) for _, name, *told in rows[2:]}
+    """What `reproduce` said of each figure and claim, with its tier and revision."""
+    rows = [row for tier in reversed(TIERS) for row in report.read(folder / tier)]
+    return {row.name: ": ".join(filter(None, astuple(row)[2:4])) + f" ({row.made})" for row in rows}
 
 
 # --- figures
@@ -107,7 +115,7 @@ def _figure(
 ) -> dict[str, Any]:  # fmt: skip
     name, about = path.stem, read_json(path.with_suffix(".json"))
     runs = runs_of(about)
-    other, made = path.parent / page.OTHER, again and again / path.name
+    other, made = path.parent / page.OTHER, again and _made(again, name)
     claims = [each for each in rows if each.claim.figure == name and each.claim.value is not None]
     return {
         "name": name,
@@ -121,9 +129,8 @@ def _figure(
         "no_other": _no_other(name, about),
         "other_runs": runs_of(read_json(other / f"{name}.json"))
         if (other / f"{name}.json").is_file() else [],
-        "again": embed(made) if made and made.is_file() else None,
-        "again_runs": runs_of(read_json(made.with_suffix(".json")))
-        if made and made.is_file() else [],
+        "again": embed(made.with_suffix(".png")) if made else None,
+        "again_runs": runs_of(read_json(made.with_suffix(".json"))) if made else [],
         "outcome": outcomes.get(name, "not held against the committed one by the last command"),
         "claims": [
             _claim(each, {run["hash"]: run for run in runs}, judged_again, outcomes)

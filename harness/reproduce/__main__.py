@@ -14,10 +14,15 @@
               committed seeds do
 --tier full   all runs. All claims are judged, and whole tables held against the committed ones
 
+--world torch or vllm makes the live versions alone, which are the figures with runs on that engine:
+all their runs, and judges their claims. --hardware NAME does so on a profile of conf/hardware.
+
 It says beforehand how many runs that are, how long they take, and how much disk, by the last times
-on this machine (results/runs/times.json). Tables, pictures and report.md go to results/reproduced;
-nothing in results/published changes. Complete runs are not repeated, so that an interrupted or
-killed command goes on where it was. A figure that fails does not stop the others.
+on this machine (results/runs/times.json). Tables, pictures and report.md go to the folder of the
+tier, or of the hardware, in results/reproduced; nothing in results/published changes. report.md
+keeps what earlier commands made. Complete runs are not repeated, so that an interrupted or killed
+command goes on where it was. A figure that fails does not stop the others. Where a live run is
+INVALID, the figure is made once more; then it fails.
 
 The verdict at the end: each figure and claim is the same, within the allowed variation, or
 different, with the cause where the runs tell it. Tables of live runs and of measured times differ
@@ -32,29 +37,34 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from shutil import disk_usage
+from textwrap import fill
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from harness.configuration.command_line import ends_in_order, parser
+from harness.configuration.options import available
 from harness.errors import RunError, UsageError, first_line, told
 from harness.experiments.batch import Making
-from harness.experiments.compose import ROOT, composed
+from harness.experiments.compose import CONF, ROOT, composed
 from harness.experiments.figures import described, draw_all, has_live_runs, make_runs
 from harness.experiments.launched import add_launcher, launcher_words
 from harness.experiments.points import run_point
-from harness.files import make_folder, read_json, write_text
-from harness.reproduce import holding
-from harness.reproduce.asked import SMOKE_RUN, TIERS, asked
+from harness.files import make_folder, read_json
+from harness.reproduce import holding, report
+from harness.reproduce.asked import SMOKE_RUN, TIERS, WORLDS, asked, live_versions
 from harness.reproduce.holding import DIFFERING, FAILED, SAME, UNTOLD, Row
 from harness.reproduce.times import expected, last_times, note
 from harness.running import interrupts
 from harness.running.prepare import announce
 
 REPRODUCED = ROOT / "results/reproduced"
+LIVE_RUN_S = 60.0  # of SMOKE_RUN on two free cores
 
 
 def kept_going(what: str, name: str, make: Callable[[], Row]) -> Row:
@@ -83,30 +93,34 @@ def live_run() -> Row:
     return Row("run", SMOKE_RUN, FAILED if failed else SAME if valid else UNTOLD, told_of)
 
 
-def made_again(names: Sequence[str], making: Making, tier: str) -> Iterator[Row]:
-    """Makes each figure, and says how its table compares. Experiments of an earlier figure that
-    had the same runs of them are not looked at again."""
+def made_again(names: Sequence[str], making: Making, tier: str, out: Path) -> Iterator[Row]:
+    """Makes each figure in `out`, and says how its table compares. Experiments of an earlier figure
+    that had the same runs of them are not looked at again."""
     made: dict[str, object] = {}
     for number, name in enumerate(names, 1):
         left_s = expected(names[number - 1 :], tier, making.jobs, last_times()).seconds
-        announce(f"[{number}/{len(names)}] {name}; about {left_s / 60:.0f} minutes left at most")
-        yield kept_going("figure", name, partial(_made, name, making, tier, made))
+        announce(f"[{number}/{len(names)}] {name}; about {left_s / 60:.0f} minutes left")
+        yield kept_going("figure", name, partial(_made, name, making, tier, out, made))
 
 
-def _made(name: str, making: Making, tier: str, made: dict[str, object]) -> Row:
+def _made(name: str, making: Making, tier: str, out: Path, made: dict[str, object]) -> Row:
     """`made`: by experiment, for which search and of which of its runs it was made last."""
     of = described(name)
     asked_for = {each: (of.searches.get(each), of.runs(tier)) for each in of.experiments}
     same = {each for each, runs in asked_for.items() if made.get(each) == runs}
     made |= dict.fromkeys(asked_for.keys() - same)  # not made, if this fails
-    make_runs([name], making, REPRODUCED, tier, same)
+    make_runs([name], making, out, tier, same)
     made |= asked_for
     began_s = time.monotonic()
-    (drawn,) = draw_all([name], making.jobs, REPRODUCED)
+    (drawn,) = draw_all([name], making.jobs, out)
+    if isinstance(drawn, RunError) and has_live_runs(name):
+        announce(f"made once more: {drawn}")
+        make_runs([name], making, out, tier)  # of live runs those that were INVALID
+        (drawn,) = draw_all([name], making.jobs, out)
     if isinstance(drawn, RunError):
         raise drawn
-    note(name, tier, time.monotonic() - began_s, REPRODUCED)
-    return holding.figure_held(name, REPRODUCED, of_one_seed=making.seeds is not None)
+    note(name, tier, time.monotonic() - began_s, out)
+    return holding.figure_held(name, out, of_one_seed=making.seeds is not None)
 
 
 def shown(rows: Sequence[Row]) -> Table:
@@ -123,37 +137,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about.add_argument("what", nargs="*", metavar="WHAT", help="a paper, a figure, PAPER/CLAIM")
     about.add_argument("--tier", choices=TIERS, default="quick", help="(%(default)s)")
     about.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
+    of_world = "torch, vllm: live versions alone (%(default)s)"
+    about.add_argument("--world", choices=WORLDS, default="sim", help=of_world)
+    about.add_argument("--hardware", metavar="NAME", help="live versions alone, on this profile")
     add_launcher(about)
     chosen = about.parse_args(arguments)
     if chosen.jobs < 1:
         raise UsageError(f"--jobs {chosen.jobs} must be at least 1")
-    tier: str = chosen.tier
+    live_alone = chosen.world != "sim" or chosen.hardware is not None
+    if live_alone and chosen.tier == "smoke":
+        raise UsageError("--tier smoke has its own live run: leave out --world and --hardware")
+    profiles = available(CONF, "hardware")
+    if chosen.hardware not in (None, *profiles):
+        valid = ", ".join(profiles)
+        raise UsageError(f"--hardware {chosen.hardware} does not exist; choose one of: {valid}")
+    tier: str = "full" if live_alone else chosen.tier
     quick = tier == "quick"
     os.chdir(ROOT)
     interrupts.listen()
     launcher = launcher_words(chosen.launcher, chosen.what)
     names, claims, out = asked([word for word in chosen.what if word not in launcher], tier)
-    make_folder(REPRODUCED)
+    if live_alone:
+        names, claims = live_versions(names, claims, chosen.world)
+    folder = REPRODUCED / (chosen.hardware or tier)
+    make_folder(folder)
+    earlier = report.read(folder)
     live = [name for name in names if quick and has_live_runs(name)]
     names = [name for name in names if name not in live]
     before = expected(names, tier, chosen.jobs, last_times())
+    if tier == "smoke":
+        before = replace(
+            before, num_runs=before.num_runs + 1, num_live=1, seconds=before.seconds + LIVE_RUN_S
+        )
     announce(before.told(len(names), chosen.jobs, disk_usage(ROOT).free))
+    announce(fill(", ".join(names), 98, initial_indent="  ", subsequent_indent="  "))
     rows = [kept_going("run", SMOKE_RUN, live_run)] if tier == "smoke" else []
-    rows += made_again(
-        names, Making(chosen.jobs, seeds=1 if quick else None, launcher=launcher), tier
-    )
+    hardware = [f"hardware={chosen.hardware}"] if chosen.hardware else []
+    making = Making(chosen.jobs, hardware, seeds=1 if quick else None, launcher=launcher)
+    rows += made_again(names, making, tier, folder)
     failed = {row.name for row in rows if row.outcome == FAILED}
     of_made = [claim for claim in claims if claim.figure in names and claim.figure not in failed]
-    rows += (holding.of_the_same_seeds if quick else holding.judged_again)(of_made, REPRODUCED)
-    rows += [Row("figure", name, UNTOLD, "needs a real engine: --tier full") for name in live]
+    rows += (holding.of_the_same_seeds if quick else holding.judged_again)(of_made, folder)
+    left_out = [Row("figure", name, UNTOLD, "needs a real engine: --tier full") for name in live]
     why = "left out of --tier quick unless it is named; claims that rest on it:"
-    rows += [Row("figure", name, UNTOLD, f"{why} {num}") for name, num in out.items()]
-    write_text(REPRODUCED / "report.md", holding.as_page(rows))
+    left_out += [Row("figure", name, UNTOLD, f"{why} {num}") for name, num in out.items()]
+    report.write(folder, earlier, rows, left_out, {f"{each.paper}/{each.id}" for each in claims})
+    rows += left_out
     console = Console()
     console.print(shown(rows))
-    console.print(str((REPRODUCED / "report.md").relative_to(ROOT)))
-    console.print(holding.verdict(rows), soft_wrap=True)
-    return 1 if holding.differing(rows) else 0
+    console.print(str((folder / "report.md").relative_to(ROOT)))
+    console.print(report.verdict(rows), soft_wrap=True)
+    return 1 if report.differing(rows) else 0
 
 
 if __name__ == "__main__":

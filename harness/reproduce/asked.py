@@ -15,10 +15,12 @@ from fnmatch import filter as matching
 from harness.claims.ledger import Claim, load
 from harness.errors import UsageError
 from harness.experiments.compose import ROOT
-from harness.experiments.figures import described, figures
+from harness.experiments.figures import described, figures, published
+from harness.files import read_json
 
 CLAIMS = ROOT / "results/claims"
 TIERS = ("smoke", "quick", "full")
+WORLDS = ("sim", "torch", "vllm")
 SMOKE_RUN, SMOKE_FIGURE = "demo", "aegaeon_fig16"
 
 
@@ -58,3 +60,26 @@ def asked(words: Sequence[str], tier: str) -> tuple[list[str], list[Claim], dict
         chosen |= {(each.paper, each.id): each for each in every if each.figure in found}
     left = {name: sum(each.figure == name for each in every) for name in out if name not in names}
     return list(names), list(chosen.values()), left
+
+
+def live_versions(
+    names: Sequence[str], claims: Sequence[Claim], world: str
+) -> tuple[list[str], list[Claim]]:
+    """The figures among `names` with runs on a real engine, and NAME_live beside NAME, with their
+    claims. `world`: which engine; "sim": any. Raises UsageError where there is none."""
+    paths = {name: published(name) / f"{name}.json" for name in figures()}
+    engines = {
+        name: set(read_json(path)["engines"]) - {"sim"}
+        for name, path in paths.items()
+        if path.is_file()
+    }
+    live = [name for name, of in engines.items() if (of if world == "sim" else world in of)]
+    found = [name for name in live if {name, name.removesuffix("_live")} & set(names)]
+    if not found:
+        valid = ", ".join(f"{name} ({', '.join(of)})" for name, of in engines.items() if of)
+        on = "a real engine" if world == "sim" else world
+        what = ", ".join(names) if len(names) < 4 else f"none of {len(names)} figures"
+        raise UsageError(f"{what}: no version on {on}; figures that have one: {valid}")
+    beside = [name for name in found if name not in names]
+    more = asked(beside, "full")[1] if beside else []
+    return found, [*(claim for claim in claims if claim.figure in found), *more]

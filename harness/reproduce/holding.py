@@ -1,5 +1,4 @@
-"""Figures and claims that were made again, held against the committed ones: what became of each,
-and the verdict over all of them.
+"""Figures and claims that were made again, held against the committed ones: what became of each.
 
 Of --tier full whole tables are compared and every claim is judged. Of --tier quick there is one
 seed, which judges no claim: rows and values are held against the committed ones of the same seed.
@@ -7,9 +6,8 @@ seed, which judges no claim: rows and values are held against the committed ones
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.calibrate.tables import markdown_rows
 from harness.claims.assess import Judged, conditional, figure_table, judged
 from harness.claims.expressions import evaluate
 from harness.claims.judging import MIN_SEEDS
@@ -49,6 +46,7 @@ class Row:
     name: str
     outcome: str
     told: str = ""
+    made: str = ""  # tier and revision
 
 
 def figure_held(name: str, out: Path, *, of_one_seed: bool) -> Row:
@@ -208,24 +206,3 @@ def _column(new: pd.Series, old: pd.Series) -> float:
         relative = np.where(scale > 0, np.abs(a - b) / scale, 0.0)
     largest = float(np.nanmax(relative, initial=0.0))
     return largest if largest > RELATIVE else 0.0
-
-
-def differing(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.outcome in DIFFERING]
-
-
-def verdict(rows: Sequence[Row]) -> str:
-    """One sentence."""
-    counts = Counter(row.outcome for row in rows)
-    told = ", ".join(f"{counts[each]} {each}" for each in OUTCOMES if counts[each])
-    if differing(rows):
-        return f"Verdict: {len(differing(rows))} of {len(rows)} differ ({told})."
-    if not counts[SAME] + counts[WITHIN]:
-        return f"Verdict: nothing was held against what is committed ({told})."
-    return f"Verdict: nothing differs ({told})."
-
-
-def as_page(rows: Sequence[Row]) -> str:
-    """report.md."""
-    lines = markdown_rows(["", "name", "outcome", ""], map(astuple, rows))
-    return "\n".join(["# Reproduced", "", verdict(rows), "", *lines, ""])

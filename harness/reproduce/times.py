@@ -3,7 +3,7 @@
 results/runs/times.json has, of each experiment that was made here, the wall seconds and the bytes
 of one run (means) and how many runs each tier made; of each figure the seconds of drawing it.
 Before the first time on a machine, the seconds are those that FIGURE.json tells of the machine that
-the committed table was made on, and the bytes are not known.
+the committed table was made on, with DRAWING_S for drawing, and the bytes are not known.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from harness.experiments.points import Only, load_points
 from harness.files import make_folder, read_json, write_json
 
 TIMES = ROOT / "results/runs/times.json"
+DRAWING_S = 6.0  # of a figure, and starting its processes: before the first time a rough mean
 Times = dict[str, dict[str, Any]]  # {"experiments": {name: …}, "figures": {name: seconds}}
 
 
@@ -40,7 +41,10 @@ class Expected:
         by = "by the last times on this machine"
         if self.num_first:
             by = f"{self.num_first} experiments by the times of the machine of the committed tables"
-        disk = "disk not known yet" if self.num_bytes is None else f"{self.num_bytes / 1e9:.2g} GB"
+        least = "at least " if self.num_first else ""
+        disk = f"{least}{(self.num_bytes or 0) / 1e9:.2g} GB"
+        if self.num_bytes is None:
+            disk = "disk not known yet, out"
         return (
             f"{num_figures} figures of {self.num_runs:,} runs ({self.num_live} live): "
             f"about {max(1, ceil(self.seconds / 60))} minutes on {jobs} cores and {disk} "
@@ -57,21 +61,26 @@ def expected(names: Sequence[str], tier: str, jobs: int, times: Times) -> Expect
     """What the figures' experiments take, each counted once."""
     experiments: dict[str, int] = {}  # by name: the seeds that the committed table has of it
     only: dict[str, list[Only]] = {}
+    searched: dict[str, float] = {}  # by name: runs that the ends of its curves took
     paths = {name: published(name) / f"{name}.json" for name in names}
     for name, path in paths.items():
+        nothing: dict[str, Any] = {"seeds": [0], "num_runs": 0}
+        about = read_json(path) if path.is_file() else nothing
         for each in described(name).experiments:
-            seeds = len(read_json(path)["seeds"]) if path.is_file() else 1
-            experiments[each] = max(experiments.get(each, 1), seeds)
+            experiments[each] = max(experiments.get(each, 1), len(about["seeds"]))
             only.setdefault(each, []).append(described(name).runs(tier))
+        for each, num_more in _searched(described(name), about["num_runs"]).items():
+            searched[each] = max(searched.get(each, 0.0), num_more)
     committed_s = told_run_s(paths.values())
     num_runs = num_live = num_first = 0
-    seconds = sum(times["figures"].get(name, 0.0) for name in names)
+    seconds = sum(times["figures"].get(name, DRAWING_S) for name in names)
     bytes_of: list[float] = []
     for name, num_seeds in experiments.items():
         engine, runs = sweep(name)
         runs = wanted(runs, only[name])
         here = times["experiments"].get(name)
-        by_seed = ceil(len(runs) / num_seeds) if tier == "quick" else len(runs)
+        of_all = len(runs) + searched.get(name, 0.0)
+        by_seed = ceil(of_all / num_seeds if tier == "quick" else of_all)
         # the last time's count has a search's runs, and may be that of another figure
         count = max(by_seed, here["num_runs"].get(tier, 0)) if here else by_seed
         one_s = here["run_s"] if here else committed_s.get(name, 0.0)
@@ -82,6 +91,14 @@ def expected(names: Sequence[str], tier: str, jobs: int, times: Times) -> Expect
         if here:
             bytes_of.append(count * here["run_bytes"])
     return Expected(num_runs, num_live, seconds, sum(bytes_of) if bytes_of else None, num_first)
+
+
+def _searched(figure: Any, num_runs: int) -> dict[str, float]:
+    """By experiment, how many of a figure's runs are no points of its sweep; each search has as
+    many."""
+    swept = sum(len(wanted(sweep(each)[1], [figure.only])) for each in figure.experiments)
+    found: Mapping[str, Any] = figure.searches
+    return {name: max(0, num_runs - swept) / len(found) for name in found}
 
 
 def note(name: str, tier: str, draw_s: float, made_in: Path, path: Path = TIMES) -> None:

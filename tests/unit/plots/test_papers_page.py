@@ -12,6 +12,8 @@ import pytest
 from harness.claims.__main__ import ROOT
 from harness.claims.assess import judged
 from harness.claims.ledger import Paper, load
+from harness.reproduce import report
+from harness.reproduce.holding import Row
 from plots import papers
 from plots.__main__ import main
 from plots.runs import requests
@@ -66,15 +68,15 @@ def test_a_figure_that_was_made_again_stands_beside_the_committed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = tmp_path / "reproduced"
-    made.mkdir()
+    for tier, outcome in (("full", "different"), ("quick", "the same")):
+        (made / tier).mkdir(parents=True)
+        report.write(made / tier, [], [Row("figure", FIGURE, outcome, "to six digits")], [], ())
     for suffix in (".png", ".json", ".csv"):
-        shutil.copy(ROOT / "results/published/kunserve" / f"{FIGURE}{suffix}", made)
-    row = f"| figure | {FIGURE} | the same | to six digits |"
-    (made / "report.md").write_text(f"| | name | outcome | |\n| --- | --- | --- | --- |\n{row}\n")
+        shutil.copy(ROOT / "results/published/kunserve" / f"{FIGURE}{suffix}", made / "quick")
     shown = page(FIGURE, tmp_path, monkeypatch, again=made)
     assert shown.count("data:image/webp") == 2
     assert "<th>made again</th>" in shown
-    assert "Made again: the same: to six digits" in shown
+    assert "Made again: different: to six digits (full, " in shown, "all seeds before one"
 
 
 def test_every_link_of_the_committed_report_leads_somewhere() -> None:

@@ -14,9 +14,9 @@ from harness.errors import RunError
 from harness.experiments.batch import Making
 from harness.experiments.figures import described, make_runs, published
 from harness.experiments.points import Point
-from harness.reproduce import holding, times
+from harness.reproduce import holding, report, times
 from harness.reproduce.__main__ import made_again, main
-from harness.reproduce.asked import CLAIMS, SMOKE_FIGURE, asked
+from harness.reproduce.asked import CLAIMS, SMOKE_FIGURE, asked, live_versions
 from harness.reproduce.holding import (
     DIFFERENT,
     FAILED,
@@ -24,13 +24,12 @@ from harness.reproduce.holding import (
     UNTOLD,
     WITHIN,
     Row,
-    as_page,
     difference,
     judged_again,
     of_the_same_seeds,
-    verdict,
     why_other,
 )
+from harness.reproduce.report import as_page, verdict
 from plots.kunserve.regime import ROOMY
 from plots.kunserve.runs import POINT, SYSTEM
 
@@ -139,7 +138,9 @@ def test_runs_that_an_earlier_figure_had_are_not_looked_at_again(
     monkeypatch.setattr(reproduce, "note", lambda *_: None)
     monkeypatch.setattr(holding, "figure_held", lambda name, *_, **__: Row("figure", name, SAME))
     names = ["aegaeon_fig14", "aegaeon_fig16", "kunserve_regime", "kunserve_fig11"]
-    assert all(row.outcome == SAME for row in made_again(names, Making(1, seeds=1), "quick"))
+    assert all(
+        row.outcome == SAME for row in made_again(names, Making(1, seeds=1), "quick", tmp_path)
+    )
     assert looked == [
         ("aegaeon_fig14", {"aegaeon_fig14", "aegaeon_fig14_rates"}),
         ("aegaeon_fig16", set()),
@@ -186,7 +187,7 @@ def into(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     there = folder / "times.json"
     monkeypatch.setattr(reproduce, "last_times", lambda: times.last_times(there))
     monkeypatch.setattr(reproduce, "note", partial(times.note, path=there))
-    return folder / "reproduced"
+    return folder / "reproduced" / "quick"
 
 
 def test_a_figure_is_made_beside_the_committed_one_and_held_against_it(
@@ -213,7 +214,7 @@ def test_a_wrong_table_of_no_runs_differs(
     wrong.to_csv(tmp_path / f"{name}.csv", index=False)
     monkeypatch.setattr(holding, "published", lambda _: tmp_path)
     assert main([name]) == 1
-    page = (tmp_path / "reproduced/report.md").read_text()
+    page = (tmp_path / "reproduced/quick/report.md").read_text()
     assert "| figure | kunserve_table1 | different | value, by up to 50.0% |" in page
 
 
@@ -237,6 +238,86 @@ def test_a_figure_that_fails_does_not_stop_the_others_nor_is_judged_by_an_older_
     named = {claim.id for claim in asked(["kunserve_table1"], "full")[1]}
     assert named
     assert not any(f"| claim | kunserve/{name} |" in page for name in named)
+
+
+def test_the_report_keeps_what_earlier_commands_made_each_row_with_its_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = into(tmp_path, monkeypatch)
+    revisions = iter("ab")
+    monkeypatch.setattr(
+        report, "git_revision", lambda: {"revision": 8 * next(revisions), "dirty": False}
+    )
+    assert main(["kunserve_table1"]) == 0
+    assert main(["kunserve_table2"]) == 0
+    page = (out / "report.md").read_text()
+    assert "| figure | kunserve_table1 | the same |  | quick, aaaaaaaa |" in page
+    assert "| figure | kunserve_table2 | the same |  | quick, bbbbbbbb |" in page
+    assert "kunserve_table1\n" in capsys.readouterr().err, "beforehand: what will be made"
+
+
+def test_what_a_command_leaves_out_or_does_not_judge_replaces_no_row_but_old_claims_go(
+    tmp_path: Path,
+) -> None:
+    earlier = [Row("figure", "a", DIFFERENT), Row("claim", "p/b", SAME), Row("claim", "p/c", SAME)]
+    report.write(tmp_path, earlier, [], [Row("figure", "a", UNTOLD)], {"p/b"})
+    assert report.read(tmp_path) == [earlier[0], earlier[2]]
+
+
+def test_live_versions_are_chosen_by_world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into(tmp_path, monkeypatch)
+    names, claims = live_versions(*asked(["blitzscale_fig21"], "full")[:2], "torch")
+    assert names == ["blitzscale_fig21_live"]
+    assert {claim.figure for claim in claims} == set(names)
+    of_paper, _ = live_versions(*asked(["kunserve"], "full")[:2], "sim")
+    assert of_paper == ["kunserve_fig14_live", "kunserve_fig15_live"]
+    assert main(["kunserve_fig10", "--world", "torch"]) == 2
+    assert main(["kunserve_fig15", "--world", "vllm"]) == 2
+    one, other = capsys.readouterr().err.splitlines()
+    assert one.startswith("error: kunserve_fig10: no version on torch; figures that have one: ")
+    assert "kunserve_fig15_live (torch)" in one
+    assert other.startswith("error: kunserve_fig15: no version on vllm; ")
+    assert not (tmp_path / "reproduced").exists()
+
+
+def test_a_profile_of_hardware_has_the_live_figures_and_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into(tmp_path, monkeypatch)
+    made: list[tuple[str, list[str], Path]] = []
+
+    def make(names: list[str], making: Making, out: Path, *_: object) -> None:
+        made.append((names[0], list(making.live), out))
+        raise RunError("no such device")
+
+    monkeypatch.setattr(reproduce, "make_runs", make)
+    folder = tmp_path / "reproduced" / "h100x1"
+    assert main(["blitzscale_fig21", "--hardware", "h100x1"]) == 1
+    assert made == [("blitzscale_fig21_live", ["hardware=h100x1"], folder)]
+    assert "h100x1, " in (folder / "report.md").read_text()
+    assert main(["blitzscale_fig21", "--hardware", "h100x9"]) == 2
+    assert "--hardware h100x9 does not exist; choose one of: " in capsys.readouterr().err
+    assert main(["--world", "torch", "--tier", "smoke"]) == 2
+
+
+@pytest.mark.parametrize(("num_invalid", "outcome"), [(1, SAME), (2, FAILED)])
+def test_a_live_figure_whose_run_is_invalid_is_made_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_invalid: int, outcome: str
+) -> None:
+    into(tmp_path, monkeypatch)
+    made: list[str] = []
+    drawn = iter([*[RunError("r is INVALID: the cores were busy")] * num_invalid, []])
+    monkeypatch.setattr(reproduce, "make_runs", lambda names, *_: made.extend(names))
+    monkeypatch.setattr(reproduce, "draw_all", lambda *_: [next(drawn)])
+    monkeypatch.setattr(reproduce, "note", lambda *_: None)
+    monkeypatch.setattr(holding, "figure_held", lambda name, *_, **__: Row("figure", name, SAME))
+    name = "kunserve_fig15_live"
+    (row,) = made_again([name], Making(1), "full", tmp_path)
+    assert made == [name, name]
+    assert row.outcome == outcome
+    assert outcome == SAME or "INVALID: the cores were busy" in row.told
 
 
 def test_what_fails_in_a_way_nobody_thought_of_is_told() -> None:
@@ -361,8 +442,11 @@ def test_a_quick_figure_has_the_runs_of_one_seed_and_none_of_a_real_engine(
     out = into(tmp_path, monkeypatch)
     assert main(["aegaeon_fig01", "aegaeon_fig10"]) == 0
     page = (out / "report.md").read_text()
-    assert "| figure | aegaeon_fig01 | the same |  |" in page, "all that is committed has one seed"
-    assert "| figure | aegaeon_fig10 | not compared | needs a real engine: --tier full |" in page
+    assert "| figure | aegaeon_fig01 | the same |  |" in page, "committed: one seed"
+    assert (
+        "| figure | aegaeon_fig10 | not compared | needs a real engine: --tier full | quick, "
+        in page
+    )
     said = capsys.readouterr().err
     assert "1 figures of 1 runs (0 live)" in said
     there = times.last_times(tmp_path / "times.json")
@@ -386,6 +470,11 @@ def test_the_first_time_tells_by_the_committed_tables_times() -> None:
     assert "disk not known yet" in one.told(1, 2, 10**9)
     quick = times.expected(names[1:], "quick", 2, times.last_times(Path("none")))
     assert quick.num_runs == 5
+    assert quick.seconds > times.DRAWING_S
+    name = "aegaeon_fig12"  # of which more runs than swept ones find the ends of curves
+    about = json.loads((published(name) / f"{name}.json").read_text())
+    searched = times.expected([name], "quick", 2, times.last_times(Path("none")))
+    assert searched.num_runs == pytest.approx(about["num_runs"] / len(about["seeds"]), abs=4)
 
 
 def test_the_verdict_counts_each_outcome() -> None:
@@ -396,4 +485,4 @@ def test_the_verdict_counts_each_outcome() -> None:
     )
     assert verdict([same, other]).startswith("Verdict: 1 of 2 differ (")
     assert verdict([left]).startswith("Verdict: nothing was held against what is committed")
-    assert "| claim | p/a | the same | 1\\|2 |" in as_page([same])
+    assert "| claim | p/a | the same | 1\\|2 |  |" in as_page([same])
