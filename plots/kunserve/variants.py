@@ -84,7 +84,7 @@ def beside(rows: pd.DataFrame) -> pd.DataFrame:
 
 @picture(
     "kunserve_variants", variants, EXPERIMENTS, shape=(4, 1), size=(9.5, 9.0), legend=4,
-    only={POINT: PLACES, SYSTEM: VARIANTS}, quick={SYSTEM: CLAIMED},
+    only={POINT: PLACES, SYSTEM: VARIANTS}, quick={POINT: ("gb33", "agieval_cot"), SYSTEM: CLAIMED},
 )  # fmt: skip
 def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
     """What the paper leaves open, one choice at a time: which queued requests count as demand, how
@@ -92,7 +92,8 @@ def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
     shown = {f"{number}_s": about for number, about in SHOWN.items()}
     shown["mechanism"] = ("drops (in a run)", 1.0)
     memory = rows[rows.system == "kunserve_control"].groupby("point").memory.mean()
-    groups = {name: f"{label}\n({100 * memory[name]:.0f} %)" for name, label in PLACES.items()}
+    shares = {name: f"\n({100 * memory[name]:.0f} %)" for name in PLACES if name in memory}
+    groups = {name: PLACES[name] + share for name, share in shares.items()}
     for panel, (column, (title, factor)) in zip(axes, shown.items(), strict=True):
         bars(panel, rows, "point", column, VARIANTS, factor=factor, groups=groups)
         panel.tick_params(axis="x", labelsize=8.2)
