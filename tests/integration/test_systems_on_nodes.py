@@ -55,7 +55,7 @@ def test_blitzscale_gets_weights_from_another_node(kill: tuple[tuple[int, float]
 
 
 def test_kunserve_drops_exchanges_and_restores_over_nodes() -> None:
-    kunserve.test_a_burst_is_served_by_dropping_parameters("live")
+    kunserve.test_a_burst_is_served_by_dropping_parameters("live", "tiny-llama")
 
 
 def test_an_instance_of_two_ranks_is_served_on_each_node(tmp_path: Path) -> None:
