@@ -56,25 +56,19 @@ def part_shape(spec: ModelSpec, part: str) -> tuple[int, ...]:
     heads, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     hidden, wide, table = spec.hidden_size, spec.intermediate_size, spec.vocab_size
     known: Shapes = {
-        "q_proj.weight": (heads, hidden),
-        "k_proj.weight": (kv, hidden),
-        "v_proj.weight": (kv, hidden),
-        "q_proj.bias": (heads,),
-        "k_proj.bias": (kv,),
-        "v_proj.bias": (kv,),
-        "q_norm.weight": (spec.head_dim,),
-        "k_norm.weight": (spec.head_dim,),
-        "o_proj.weight": (hidden, heads),
-        "out_proj.weight": (hidden, heads),
-        "gate.weight": (spec.num_experts or 0, hidden),
-        **dict.fromkeys(("gate_proj.weight", "up_proj.weight", "fc1.weight"), (wide, hidden)),
-        **dict.fromkeys(("w1.weight", "w3.weight"), (wide, hidden)),
-        **dict.fromkeys(("down_proj.weight", "fc2.weight", "w2.weight"), (hidden, wide)),
-        "fc1.bias": (wide,),
-        "embed_tokens.weight": (table, hidden),
+        "q_proj.weight": (heads, hidden), "q_proj.bias": (heads,),
+        "k_proj.weight": (kv, hidden), "k_proj.bias": (kv,),
+        "v_proj.weight": (kv, hidden), "v_proj.bias": (kv,),
+        "q_norm.weight": (spec.head_dim,), "k_norm.weight": (spec.head_dim,),
+        "o_proj.weight": (hidden, heads), "out_proj.weight": (hidden, heads),
+        "gate.weight": (spec.num_experts or 0, hidden), "fc1.bias": (wide,),
+        "gate_proj.weight": (wide, hidden), "up_proj.weight": (wide, hidden),
+        "w1.weight": (wide, hidden), "w3.weight": (wide, hidden), "fc1.weight": (wide, hidden),
+        "down_proj.weight": (hidden, wide), "w2.weight": (hidden, wide),
+        "fc2.weight": (hidden, wide),
+        "embed_tokens.weight": (table, hidden), "lm_head.weight": (table, hidden),
         "embed_positions.weight": (spec.max_position + POSITION_OFFSET, hidden),
-        "lm_head.weight": (table, hidden),
-    }
+    }  # fmt: skip
     return known.get(".".join(part.split(".")[-2:]), (hidden,))
 
 

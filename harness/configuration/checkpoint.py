@@ -12,7 +12,6 @@ from typing import Any
 from omegaconf import DictConfig, open_dict
 
 from harness.configuration.checks import require
-from harness.errors import UsageError
 from harness.files import read_json
 from harness.model_family import FAMILIES, family_of
 from harness.model_spec import DTYPE_BYTES, ModelSpec
@@ -76,22 +75,19 @@ def check_checkpoint(spec: ModelSpec) -> None:
 
 
 def refuse(spec: ModelSpec, different: Sequence[str]) -> None:
-    if different:
-        raise UsageError(
-            f"model={spec.name} is not the checkpoint at model.path={spec.path}: "
-            f"{'; '.join(different)}. model.path alone, without model=, takes the file's values"
-        )
+    told = f"model={spec.name} is not the checkpoint at model.path={spec.path}"
+    instead = "model.path alone, without model=, takes the file's values"
+    require(not different, f"{told}: {'; '.join(different)}. {instead}")
 
 
 def require_family(spec: ModelSpec, who: str) -> None:
     """UsageError for a model that is an approximation of its family; `who` runs none."""
-    told = f"model={spec.name} has {spec.mlp_matrices} matrices in its MLP; {who} gated MLPs"
-    known = spec.family is not None or spec.mlp_matrices == 3
+    matrices, layers = spec.mlp_matrices, f"{spec.num_layers} layers and KV in {spec.kv_layers}"
+    told = f"model={spec.name} has {matrices} matrices in its MLP; {who} gated MLPs"
+    known = spec.family is not None or matrices == 3
     require(known, f"{told} (model.mlp_matrices=3) and model.family=opt only")
-    told = (
-        f"model={spec.name} has {spec.num_layers} layers and KV in {spec.kv_layers}; {who} models"
-    )
-    require(spec.kv_layers == spec.num_layers, f"{told} with KV in every layer only")
+    told = f"model={spec.name} has {layers}; {who} models with KV in every layer only"
+    require(spec.kv_layers == spec.num_layers, told)
 
 
 def values_of(directory: Path) -> dict[str, Any]:

@@ -6,11 +6,9 @@ Reads no tensors and needs no torch, so a mismatch is found before a worker star
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from harness.configuration.checkpoint import file_family, mismatches, read_config, refuse
 from harness.configuration.checks import require
-from harness.errors import UsageError
 from harness.model_family import FAMILIES, LLAMA_TYPES, family_of
 from harness.model_spec import ModelSpec
 
@@ -31,22 +29,16 @@ def check_config(spec: ModelSpec, directory: Path) -> None:
         different.append(f"model.family is {spec.family}, the file is of a {kind}")
     elif name is None and (kind == "qwen2") != spec.qkv_bias:
         different.append(f"model.qkv_bias is {spec.qkv_bias}, the file is of a {kind}")
-    learned = found["max_position_embeddings"] if family.positions == "learned" else None
-    if learned not in (None, spec.max_position):
-        told = f"model.max_position is {spec.max_position}, the file has a table of {learned}"
+    table = found.get("max_position_embeddings")
+    if family.positions == "learned" and table != spec.max_position:
+        told = f"model.max_position is {spec.max_position}, the file has a table of {table}"
         different.append(told)
     refuse(spec, different)
     for key, value in {"rope_type": "default", **family.plain}.items():
         has = found.get(key)
         has = family.absent.get(key, value) if has is None else has
         require(has == value, f"{path}: {key}={has} is not supported; valid: {value}")
-    _check_window(spec, found, path)
-
-
-def _check_window(spec: ModelSpec, found: dict[str, Any], path: Path) -> None:
     window = found.get("sliding_window") if found.get("use_sliding_window", True) else None
-    if window is not None and window < spec.max_position:
-        raise UsageError(
-            f"{path}: attention is limited to a window of {window} tokens;"
-            f" set model.max_position to at most that, it is {spec.max_position}"
-        )
+    told = f"{path}: attention is limited to a window of {window} tokens; set model.max_position"
+    fits = window is None or window >= spec.max_position
+    require(fits, f"{told} to at most that, it is {spec.max_position}")
