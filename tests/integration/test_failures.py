@@ -27,7 +27,7 @@ pytestmark = pytest.mark.live
 LIVE = (
     "+system=vllm", "+workload=azure_conv", "workload.num_requests=2000", "engine=torch",
     "workload.arrivals.kind=poisson", "workload.arrivals.rate_per_s=4", "tracking=none",
-    "figure=null", "model.tp=2", "hardware=local_x2",
+    "figure=null", "model.tp=2", "hardware=local_x2", "engine.device=cpu",
 )  # fmt: skip
 
 

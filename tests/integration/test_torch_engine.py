@@ -71,7 +71,9 @@ def started(
 ) -> Iterator[Bench]:
     values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
     del values["_target_"]
-    values = OmegaConf.merge(values, {"num_kv_blocks": 64, "num_threads": 1}, changes)
+    small = {"num_kv_blocks": 64, "num_threads": 1}
+    on = {"device": "cpu"} if tp > 1 else {}  # there may be one GPU
+    values = OmegaConf.merge(values, small, on, changes)
     engine = TorchEngine(typed(plain(values), TorchEngine.Config, "engine"))
     hardware = hardware_profile("local")
     hardware.num_devices, hardware.devices_per_node = num_instances * tp, tp
