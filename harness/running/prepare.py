@@ -29,6 +29,7 @@ from harness.records.manifest import hash_of
 from harness.records.metrics import MetricsConfig
 from harness.records.slo import Slo
 from harness.records.sources import Identity, sources
+from harness.running import own_pace
 from harness.running.context_limit import fit_context, models_of_schedule
 from harness.running.faults import Faults
 from harness.running.tracking import Tracker
@@ -53,6 +54,8 @@ class Options:
     strict: bool
     objective: str | None
     runs_dir: str
+    # to_rate_per_s is so much of what this machine decodes; None: it is what the workload says
+    load_share: float | None = None
     repeat: int | None = None  # number of this run among repeats of one; None: it is no repeat
 
 
@@ -108,7 +111,8 @@ class Prepared:
 
 
 def prepare(composed: DictConfig) -> Prepared:
-    """Raises UsageError for everything that can be found wrong without a device."""
+    """Raises UsageError for everything that can be found wrong without a device. Uses one where
+    load_share asks how fast it is."""
     known_keys(composed, KEYS)
     known_groups(composed)
     config = plain(composed)
@@ -120,13 +124,17 @@ def prepare(composed: DictConfig) -> Prepared:
     data = build(config["data"], "data")
     client = typed(config["client"], ClientConfig, "client")
     require_arrivals_matter(client, config["workload"])
+    specs, chosen = model_set(config)
     schedule = build(config["workload"], "workload", data=data, seed=options.seed).schedule()
+    if options.load_share is not None and config["workload"]["scale"]["to_rate_per_s"] is None:
+        told = follow_this_machine(config, options, schedule, next(iter(specs.values())))
+        schedule = build(config["workload"], "workload", data=data, seed=options.seed).schedule()
+        schedule.provenance.steps.append(told)
     require(
         schedule.sessions is None or client.concurrency is None,
         f"client.concurrency={client.concurrency}: a session sends its next turn after the answer "
         "before; leave it at null, and say how many sessions begin with workload.rate_per_s",
     )
-    specs, chosen = model_set(config)
     shared = chosen.shared_checkpoints
     models = models_of_schedule(schedule, specs, chosen.cycle, shared_checkpoints=shared)
     for spec in models.values():  # simulated too: a run says whose checkpoint it served
@@ -167,6 +175,23 @@ def prepare(composed: DictConfig) -> Prepared:
         faults=typed(config["faults"], Faults, "faults"),
         draw=figure(options.figure),
     )
+
+
+def follow_this_machine(
+    config: dict[str, Any], options: Options, schedule: Schedule, spec: ModelSpec
+) -> str:
+    """Sets the rate of `config` by options.load_share, and tells of it; `schedule`: at any rate."""
+    share = options.load_share or 0.0
+    require(0 < share <= 1, f"load_share={share:g} must be above 0 and at most 1")
+    tokens_per_s = own_pace.decoded_per_s(config["engine"], spec, Path(options.runs_dir))
+    rate = own_pace.rate_per_s(share, tokens_per_s, schedule)
+    config["workload"]["scale"]["to_rate_per_s"] = rate
+    told = (
+        f"{rate:g} requests/s: {share:g} of the {tokens_per_s:,.0f} tokens/s that one instance "
+        "decodes on this machine"
+    )
+    announce(f"{told}; workload.scale.to_rate_per_s=N is another rate")
+    return told
 
 
 def require_arrivals_matter(client: ClientConfig, workload: Mapping[str, Any]) -> None:
