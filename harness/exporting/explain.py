@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
-from math import isfinite
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import numbers_table
 
+MOST = 1e300  # of a mean in a file: more is no number, nor is nan
 WHY = {
     "sent": "counts from the sending",
     "completed": "completed requests alone",
@@ -120,7 +120,7 @@ def in_file(content: Any, file: Path) -> dict[Definition, float]:
     found = {}
     for one in DEFINITIONS:
         if one.tool == tool and (value := _mean(content, tool, one)) is not None:
-            if type(value) not in (int, float) or not isfinite(value):
+            if type(value) not in (int, float) or not abs(value) < MOST:
                 raise UsageError(f"{file}: {one.name} is {str(value)[:40]!r}, no number")
             found[one] = value / one.unit
     if not found:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
-from functools import cache
+from functools import cache, partial
 from io import BytesIO, StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -22,8 +22,10 @@ from hypothesis import strategies as st
 
 from harness.claims.__main__ import main as claims
 from harness.comparing.__main__ import main as compare
+from harness.exporting.__main__ import FORMATS, LINES
 from harness.exporting.__main__ import main as export
 from harness.exporting.explain import main as explain
+from harness.exporting.importing import main as read
 from harness.faulting.__main__ import main as faults
 from harness.records.recover import main as recover
 from harness.records.score import main as score
@@ -41,12 +43,11 @@ JSON = ("manifest.json", "summary.json")
 TABLES = ("requests.parquet", "events.parquet")
 READ = (*JSON, *TABLES, "config.yaml")
 DOORS: dict[str, Callable[[str, str], tuple[Callable[[Sequence[str]], int], list[str]]]] = {
-    "aiperf": lambda bad, good: (export, [bad, "--to", "aiperf"]),
-    "vllm": lambda bad, good: (export, [bad, "--to", "vllm"]),
-    "perfetto": lambda bad, good: (export, [bad, "--to", "perfetto"]),
+    **{to: partial(lambda to, bad, good: (export, [bad, "--to", to]), to) for to in FORMATS},
     "explain": lambda bad, good: (explain, [bad]),
     "score": lambda bad, good: (score, [bad, "--slo", "ttft_s=0.5", "--out", f"{bad}/scored"]),
     "compare": lambda bad, good: (compare, [good, bad, "--anyway", "--out", f"{bad}/compared"]),
+    "scaling": lambda bad, good: (plots, ["scaling", bad]),
     "table": lambda bad, good: (plots, ["compare", bad, good, "--out", f"{bad}/c.png"]),
     "report": lambda bad, good: (plots, ["report", bad]),
     "recover": lambda bad, good: (recover, [bad]),
@@ -78,8 +79,12 @@ def contents() -> dict[str, bytes]:
 
 @st.composite
 def odd_json(draw: st.DrawFn, name: str) -> bytes:
-    """A value somewhere in it is another one, or its key is gone."""
-    content = json.loads(contents()[name])
+    return json.dumps(draw(odd_value(json.loads(contents()[name])))).encode()
+
+
+@st.composite
+def odd_value(draw: st.DrawFn, content: Any) -> Any:
+    """`content`, but that a value somewhere in it is another one, or its key is gone."""
     for _ in range(draw(st.integers(1, 2))):
         path = draw(st.sampled_from(places(content)))
         if path and draw(st.booleans()):
@@ -89,7 +94,7 @@ def odd_json(draw: st.DrawFn, name: str) -> bytes:
             del inside[path[-1]]
         else:
             content = put(deepcopy(content), path, draw(NESTED))
-    return json.dumps(content).encode()
+    return content
 
 
 @st.composite
@@ -144,16 +149,54 @@ def test_a_damaged_run_is_read_or_refused(damaged: tuple[str, bytes | None], doo
             for file, whole in contents().items():
                 (folder / file).write_bytes(whole)
         (bad / name).unlink() if content is None else (bad / name).write_bytes(content)
-        before = sorted(Path(made).rglob("*"))
-        command, words = DOORS[door](str(bad), str(good))
-        said = StringIO()
-        with no_hang(), redirect_stderr(said), redirect_stdout(StringIO()):
-            status = command(words)
-        assert status in (0, 2), said.getvalue()
-        if status == 2:
-            check_sentence(said.getvalue())
-            assert sorted(Path(made).rglob("*")) == before
-        assert not partial_files(Path(made))
+        ends_well(*DOORS[door](str(bad), str(good)), Path(made))
+
+
+@cache
+def results() -> dict[str, Any]:
+    """What other tools would have written of a complete run, by their names."""
+    path = write_run(Path(mkdtemp()) / "run", steady(5))
+    made = {to: path / to for to in FORMATS if to != "perfetto"}
+    with redirect_stdout(StringIO()):
+        for to, out in made.items():
+            assert export([str(path), "--to", to, "--out", str(out)]) == 0
+    texts = {to: out.read_text() for to, out in made.items()}
+    return {
+        to: [json.loads(line) for line in text.splitlines()] if to in LINES else json.loads(text)
+        for to, text in texts.items()
+    }
+
+
+@inputs(0.2)
+@given(st.data(), st.sampled_from(["import", "explain"]))
+def test_an_odd_result_of_another_tool_is_read_or_refused(data: st.DataObject, door: str) -> None:
+    tool = data.draw(st.sampled_from(list(results())))
+    odd = data.draw(odd_value(deepcopy(results()[tool])))
+    lines = odd if tool in LINES and isinstance(odd, list) else [odd]
+    with TemporaryDirectory() as made:
+        file, run = Path(made) / "result", Path(made) / "run"
+        file.write_text("\n".join(map(json.dumps, lines)))
+        run.mkdir()
+        for name, whole in contents().items():
+            (run / name).write_bytes(whole)
+        commands = {
+            "import": (read, [str(file), "--out", f"{made}/imported"]),
+            "explain": (explain, [str(run), str(file), "--json", f"{made}/explained"]),
+        }
+        command, words = commands[door]
+        ends_well(command, words, Path(made))
+
+
+def ends_well(command: Callable[[Sequence[str]], int], words: list[str], folder: Path) -> None:
+    """An answer, or a refusal in one sentence that leaves `folder` as it was."""
+    before, said = sorted(folder.rglob("*")), StringIO()
+    with no_hang(), redirect_stderr(said), redirect_stdout(StringIO()):
+        status = command(words)
+    assert status in (0, 2), said.getvalue()
+    if status == 2:
+        check_sentence(said.getvalue())
+        assert sorted(folder.rglob("*")) == before
+    assert not partial_files(folder)
 
 
 @inputs(0.1)

@@ -152,6 +152,7 @@ def test_a_file_of_no_known_tool_is_refused(
     [
         ('{"mean_ttft_ms": "x"}', "ttft_ms is 'x', no number"),
         ('{"mean_ttft_ms": NaN}', "ttft_ms is 'nan', no number"),
+        ('{"mean_ttft_ms": 1' + "0" * 400 + "}", "ttft_ms is '1000"),
         ('{"benchmarks": [{}, {}]}', "must have one benchmark"),
         ('{"benchmarks": [{}]}', "none of the means of guidellm's results"),
     ],
