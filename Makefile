@@ -141,7 +141,7 @@ faults: setup
 	$(PY) -m harness faults
 
 cluster: setup
-	$(PY) -m pytest -q tests/integration/test_ray_cluster.py
+	$(PY) -m pytest -q tests/integration/test_ray_cluster.py tests/integration/test_two_namespaces.py
 
 sweep-kills: setup
 	$(PY) -m tests.benchmarks.sweep_kills

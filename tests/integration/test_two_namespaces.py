@@ -1,0 +1,123 @@
+"""docs/cluster.md on two hosts that are network namespaces of this one, with a slow link between
+them. Linux, as root, with `ip` and `tc`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from harness.records.run_folder import FinishedRun
+from tests.running import ROOT, command
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
+
+pytestmark = [pytest.mark.live, pytest.mark.alone]
+
+HOSTS = {"harness-one": "10.77.0.1", "harness-two": "10.77.0.2"}
+ONE, TWO = HOSTS
+LINK_BYTES_PER_S = 5e6
+BURST_BYTES = 64 * 1024
+RAY = (sys.executable, "-m", "ray.scripts.scripts")
+NODE = ("--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats")
+JOB = (
+    "+system=aegaeon", "+workload=burstgpt", "workload.num_requests=6", "engine.device=cpu",
+    "engine.num_threads=1", "+engine.cluster=ray", "hardware=local", "hardware.num_devices=2",
+    f"+hardware.nodes=[{HOSTS[TWO]},{HOSTS[ONE]}]", "tracking=none", "progress=false",
+    "figure=null",
+)  # fmt: skip
+
+
+def done(*words: str, **how: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, **how)
+
+
+def on(host: str, *words: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return done("ip", "netns", "exec", host, *words, cwd=ROOT, env=os.environ | environment)
+
+
+def linked() -> str:
+    """Why there can be no two hosts with a link between them; empty: there are."""
+    if sys.platform != "linux" or os.getuid() or not (shutil.which("ip") and shutil.which("tc")):
+        return "needs Linux, root, ip and tc"
+    ends = dict(zip(HOSTS, ("harness0", "harness1"), strict=True))
+    veth = ("type", "veth", "peer", "name", ends[TWO], "netns", TWO)
+    steps = [["ip", "netns", "add", host] for host in HOSTS]
+    steps.append(["ip", "link", "add", ends[ONE], "netns", ONE, *veth])
+    for host, end in ends.items():
+        steps += [
+            ["ip", "-n", host, "link", "set", "lo", "up"],
+            ["ip", "-n", host, "addr", "add", f"{HOSTS[host]}/24", "dev", end],
+            ["ip", "-n", host, "link", "set", end, "up"],
+            ["tc", "-n", host, "qdisc", "add", "dev", end, "root", "tbf",
+             "rate", f"{LINK_BYTES_PER_S * 8:.0f}bit", "burst", str(BURST_BYTES),
+             "latency", "400ms"],
+        ]  # fmt: skip
+    for step in steps:
+        if (ended := done(*step)).returncode:
+            return f"{' '.join(step)}: {ended.stderr.strip()}"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """The environment of whoever has the token of a Ray cluster on two hosts."""
+    home = tmp_path_factory.mktemp("home")
+    known = {"HOME": str(home), "RAY_AUTH_MODE": "token", "RAY_ADDRESS": f"{HOSTS[ONE]}:6379"}
+    try:
+        if why := linked():
+            pytest.skip(why)
+        made = on(ONE, *RAY, "get-auth-token", "--generate", environment=known)
+        assert (home / ".ray" / "auth_token").read_text() in made.stdout
+        starts = {
+            ONE: ("--head", "--port=6379", f"--temp-dir={home / 'r'}", "--include-dashboard=false"),
+            TWO: (f"--address={HOSTS[ONE]}:6379",),
+        }
+        for host, words in starts.items():
+            own = f"--node-ip-address={HOSTS[host]}"
+            ended = on(host, *RAY, "start", *words, own, *NODE, environment=known)
+            assert ended.returncode == 0, ended.stdout + ended.stderr
+        yield known
+    finally:
+        for host in HOSTS:
+            for pid in done("ip", "netns", "pids", host).stdout.split():
+                os.kill(int(pid), signal.SIGKILL)
+            done("ip", "netns", "del", host)
+
+
+def test_kv_crosses_the_link_at_its_pace(token: Mapping[str, str], tmp_path: Path) -> None:
+    ended = on(ONE, *command(*JOB, f"hydra.run.dir={tmp_path / 'run'}"), environment=token)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    finished = FinishedRun.load(tmp_path / "run")
+    assert finished.summary["num_completed"] == 6
+    nodes = finished.manifest["engine"]["nodes"]
+    assert [node["address"] for node in nodes] == [HOSTS[TWO], HOSTS[ONE]], "as the profile says"
+    first: dict[int, float] = {}  # of each request's swap-ins: bytes that came from the other host
+    for event in sorted(finished.events().to_pylist(), key=lambda event: event["start_s"]):
+        fields = json.loads(event["fields"])
+        if event["kind"] == "swap_in" and fields["request_id"] not in first:
+            first[fields["request_id"]] = fields["bytes"]
+            took_s = event["end_s"] - event["start_s"]
+            assert took_s >= (fields["bytes"] - 2 * BURST_BYTES) / LINK_BYTES_PER_S
+    assert max(first.values()) > 10 * BURST_BYTES, "which the link had to carry"
+
+
+@pytest.mark.parametrize("wrong", ["", "0" * 32], ids=["none", "another"])
+def test_whoever_has_no_token_is_refused(
+    token: Mapping[str, str], tmp_path: Path, wrong: str
+) -> None:
+    own = {"HOME": str(tmp_path), "RAY_AUTH_MODE": "token" if wrong else "disabled"}
+    own |= {"RAY_AUTH_TOKEN": wrong} if wrong else {}
+    words = command(*JOB, f"hydra.run.dir={tmp_path / 'run'}")
+    ended = on(ONE, *words, environment={**token, **own})
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    assert "error: no Ray cluster that can be used" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "run").exists()
