@@ -39,6 +39,7 @@ WHY = {
     "chunk": "one sample a chunk",
 }
 RATE_WHY = WHY | {"sent": "window begins with the first sending"}
+PARTS = ("anchor", "of", "each")  # of a Definition
 WINDOW = {"arrival": "first arrival to last token", "sent": "first sending to last token"}
 
 
@@ -47,27 +48,18 @@ def ours_of(one: Definition) -> Definition:
     return next(each for each in DEFINITIONS if each.quantity == one.quantity)
 
 
-def steps(ours: Definition, theirs: Definition) -> Iterator[tuple[str, Definition]]:
-    """What leads from our definition to theirs, in words, and the definition after each step: first
-    the anchor, then the requests, then the samples."""
-    words = RATE_WHY if ours.quantity.endswith("/s") else WHY
-    now = ours
-    for change in ({"anchor": theirs.anchor}, {"of": theirs.of}, {"each": theirs.each}):
-        before, now = now, replace(now, **change)
-        if now != before:
-            (value,) = change.values()
-            yield words.get(value, value), now
-
-
 def reasons(seen: Seen, ours: Definition, theirs: Definition) -> list[tuple[str, float]]:
-    """What changes our mean to theirs, step by step, and by how much. A step that changes nothing
-    in this run is left out."""
-    before = seen.of(ours).mean
+    """What changes our mean to theirs, step by step, and by how much: first the anchor, then the
+    requests, then the samples. A step that changes nothing in this run is left out."""
+    words = RATE_WHY if ours.quantity.endswith("/s") else WHY
+    now, before = ours, seen.of(ours).mean
     found = []
-    for word, now in steps(ours, theirs):
+    for change in ({"anchor": theirs.anchor}, {"of": theirs.of}, {"each": theirs.each}):
+        now = replace(now, **change)
         after = seen.of(now).mean
         if before is not None and after is not None and after != before:
-            found.append((word, after - before))
+            (value,) = change.values()
+            found.append((words.get(value, value), after - before))
         before = after
     return found
 
@@ -93,13 +85,12 @@ def rows(table: Any, told: Mapping[Definition, float]) -> Iterator[dict[str, Any
 
 
 def rows_of_file(told: Mapping[Definition, float]) -> Iterator[dict[str, Any]]:
-    """A row for each mean of a tool's file, by the tool's definition; seconds, and rates per
-    second."""
+    """A row for each mean of a tool's file, in seconds or per second: the tool's definition, and of
+    ours what `PARTS` names."""
     for one, mean in told.items():
         window = WINDOW[one.anchor] if one.quantity.endswith("/s") else None
-        differs = [word for word, _ in steps(ours_of(one), one)]
-        found = {"id": one.id, "in_file": mean, "window": window, "differs": differs}
-        yield asdict(one) | found
+        ours = {part: getattr(ours_of(one), part) for part in PARTS}
+        yield asdict(one) | {"id": one.id, "in_file": mean, "window": window, "ours": ours}
 
 
 def in_file(content: Any, file: Path) -> dict[Definition, float]:
@@ -160,14 +151,17 @@ def shown(found: Sequence[Mapping[str, Any]], title: str) -> Table:
 
 
 def shown_alone(found: Sequence[Mapping[str, Any]], title: str) -> Table:
-    made = numbers_table("quantity", ["by", "in the file"], title=title)
-    for name in ("counts from", "requests", "one sample", "window", "unlike ours"):
-        made.add_column(name)
+    made = numbers_table("quantity", ["in the file"], title=title)
+    for name in ("by its", "counts from", "requests", "one sample", "window"):
+        made.add_column(name, overflow="fold")
     for row in found:
         show = number if row["window"] else seconds
-        about = [row[key] or "" for key in ("anchor", "of", "each", "window")]
-        differs = "; ".join(row["differs"]) or "nothing"
-        made.add_row(row["quantity"], row["id"], show(row["in_file"]), *about, differs)
+        about = (
+            row[part] + (f" (ours: {ours})" if ours != row[part] else "")
+            for part, ours in row["ours"].items()
+        )
+        name, window = row["name"], row["window"] or ""
+        made.add_row(row["quantity"], show(row["in_file"]), name, *about, window)
     return made
 
 
