@@ -54,12 +54,8 @@ def episode_rows(found: Scaling) -> Iterator[list[str]]:
         parts = [float(np.mean([each.parts[part] for each in mine])) for part in PARTS]
         times_s = [float(np.mean(lengths)), max(lengths), *parts]
         told = [number(round(1e3 * time_s, 3)) for time_s in times_s]
-        yield [
-            kind,
-            f"{len(mine):,}",
-            *told,
-            number(1e3 * float(np.mean(first)) if first else None),
-        ]
+        after = number(1e3 * float(np.mean(first)) if first else None)
+        yield [kind, f"{len(mine):,}", *told, after]
 
 
 def said(found: Scaling, summary: Mapping[str, Any]) -> dict[str, str]:
