@@ -161,20 +161,12 @@ def prepare(composed: DictConfig) -> Prepared:
         system = getattr(system, "in_vllm", system)
     return Prepared(
         config=without_credentials(config),
-        system=system,
-        system_config=settings(config["system"], system, "system"),
-        options=options,
-        schedule=schedule,
-        models=models,
-        hardware=hardware,
-        engine=engine,
-        slo=slo,
-        metrics=typed(config["metrics"], MetricsConfig, "metrics"),
-        tracker=build(config["tracking"], "tracking", announce=announce),
-        client=client,
-        faults=typed(config["faults"], Faults, "faults"),
-        draw=figure(options.figure),
-    )
+        system=system, system_config=settings(config["system"], system, "system"),
+        options=options, schedule=schedule, models=models, hardware=hardware, engine=engine,
+        slo=slo, metrics=typed(config["metrics"], MetricsConfig, "metrics"),
+        tracker=build(config["tracking"], "tracking", announce=announce), client=client,
+        faults=typed(config["faults"], Faults, "faults"), draw=figure(options.figure),
+    )  # fmt: skip
 
 
 def follow_this_machine(

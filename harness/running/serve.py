@@ -80,15 +80,11 @@ def summary_of(
     parts: Prepared, table: pa.Table, events: Sequence[Event], wall_s: float
 ) -> dict[str, Any]:
     """The content of summary.json for a run of `parts`."""
+    num_devices = parts.hardware.num_devices if parts.engine.devices_known else None
     return summarise(
-        table,
-        parts.slo,
-        events=events,
-        num_devices=parts.hardware.num_devices if parts.engine.devices_known else None,
-        wall_s=wall_s,
-        simulated=parts.engine.name == "sim",
-        stall_s=parts.metrics.stall_s,
-    )
+        table, parts.slo, events=events, num_devices=num_devices, wall_s=wall_s,
+        simulated=parts.engine.name == "sim", stall_s=parts.metrics.stall_s,
+    )  # fmt: skip
 
 
 @contextmanager
@@ -117,19 +113,12 @@ def _serve(
     live, loop = parts.engine.name != "sim", parts.engine.make_loop()
     plugin = getattr(parts.system, "plugin", None)
     experiment = Experiment(
-        loop=loop,
-        recorder=recorder,
-        models=parts.models,
-        hardware=parts.hardware,
-        placements=placements,
-        run_dir=folder.path,
-        seed=parts.options.seed,
+        loop=loop, recorder=recorder, models=parts.models, hardware=parts.hardware,
+        placements=placements, run_dir=folder.path, seed=parts.options.seed, announce=announce,
         scheduler={k: v for k, v in parts.config["system"].items() if k != "_target_"},
-        announce=announce,
-        concurrency=parts.client.concurrency,
-        processes=parts.client.processes,
+        concurrency=parts.client.concurrency, processes=parts.client.processes,
         plugin=partial(plugin, parts.system_config, placements) if plugin is not None else None,
-    )
+    )  # fmt: skip
     with parts.engine.start(experiment) as cluster:
         check_capacity(parts.schedule, cluster)
         system = _system(parts, loop, cluster)

@@ -16,16 +16,13 @@ from typing import Any
 from harness.errors import UsageError
 from harness.files import make_folder, write_text
 from harness.records.folder_lock import locked
-from harness.records.run_folder import FinishedRun, RunFolder
+from harness.records.run_folder import FILES, FinishedRun, RunFolder
 from harness.records.sources import Identity
 from harness.running.prepare import Prepared
 from harness.running.serve import summary_of
 
 INDEX = ".served"
-RECORDS = (
-    "requests.parquet", "events.parquet", "gpu.parquet", "engine_metrics.parquet",
-    "tokens.parquet", "engine_metrics.png",
-)  # fmt: skip
+RECORDS = [name for name in FILES if name.endswith(".parquet") and name != "schedule.parquet"]
 OF_THE_COMMAND = ("choices", "overrides", "config_hash", "command")  # not of what was served
 
 
