@@ -62,7 +62,7 @@ LONG: dict[str, tuple[Callable[[Sequence[str]], int], tuple[str, ...]]] = {
     "selftest": (selftest, ("--only",)),
     "faults": (faults, ("--only", "--engines")),
     "claims": (claims, ("--of", "--since")),
-    "reproduce": (reproduce, ("--tier", "--jobs", "--launcher", "")),
+    "reproduce": (reproduce, ("--tier", "--jobs", "--world", "--hardware", "--launcher", "")),
     "explain": (explain, ("",)),
     "export": (export, ("", "--to")),
     "compare": (compare, ("", "--floor")),
