@@ -16,8 +16,7 @@ import torch
 from harness.engine.linear import Ends, Layer, TorchLinear
 from harness.engine.node_files import NodeFile
 from harness.engine.weights import ENDS, HostWeights, Weights, torch_dtype
-from harness.model_shapes import Shapes, end_shapes, layer_shapes
-from harness.model_spec import ModelSpec
+from harness.model_spec import ModelSpec, Shapes, end_shapes, layer_shapes
 
 
 def tensor_places(spec: ModelSpec) -> list[range]:

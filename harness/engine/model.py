@@ -18,8 +18,7 @@ from torch.nn.functional import embedding
 from harness.engine.kernels import Kernels, Rotation
 from harness.engine.linear import Ends, Layer
 from harness.model_family import family_of
-from harness.model_shapes import POSITION_OFFSET
-from harness.model_spec import ModelSpec
+from harness.model_spec import POSITION_OFFSET, ModelSpec
 
 # (layer, q, k, v) of the step's tokens to what they attend to, [tokens, heads, head_dim] each.
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

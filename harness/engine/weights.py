@@ -21,8 +21,7 @@ from safetensors.torch import save_file
 from harness.configuration.checkpoint import hf_config
 from harness.errors import UsageError
 from harness.model_family import Parts, family_of
-from harness.model_shapes import end_parts, layer_parts, part_shape
-from harness.model_spec import ModelSpec
+from harness.model_spec import ModelSpec, end_parts, layer_parts, part_shape
 
 Weights = dict[str, torch.Tensor]
 
