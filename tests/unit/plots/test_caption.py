@@ -8,7 +8,7 @@ import pytest
 from matplotlib.text import Text
 from PIL import Image
 
-from plots.caption import FROM_PT, caption
+from plots.caption import FROM_PT, LINES, caption
 from plots.style import figure, save
 
 SAID = "What is shown, in the words of the paper, by system and by seed. "
@@ -33,7 +33,7 @@ def test_it_fits(width: float, times: int) -> None:
     num_grey = origin.get_text().count("\n") + 1
     place = lines.count(" ")
     assert 1 <= place <= num_grey, "the origin's place"
-    assert len(lines) <= 2 + place
+    assert len(lines) <= LINES + place
     said, grey = below.get_window_extent(), origin.get_window_extent()
     for box in (said, grey):
         assert 0 <= box.x0 < box.x1 <= most
