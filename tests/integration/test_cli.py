@@ -170,7 +170,7 @@ def test_a_sweep_leaves_a_folder_a_point_and_a_table(tmp_path: Path) -> None:
     sweep = (*SIM, "-m", "workload.scale.rate=0.5,2", f"hydra.sweep.dir={tmp_path}")
     done = run_command(*sweep)
     assert done.returncode == 0, done.stderr
-    runs = sorted(path for path in tmp_path.iterdir() if path.is_dir())
+    runs = sorted(path.parent for path in tmp_path.glob("*/manifest.json"))
     assert len(runs) == 2
     (rows_of_all,) = tmp_path.glob("sweep-*.csv")
     assert str(rows_of_all) in done.stdout
