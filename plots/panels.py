@@ -176,6 +176,8 @@ def bars(
     places, wide = {value: at for at, value in enumerate(named)}, 0.8 / len(looks)
     for k, (name, look) in enumerate(looks.items()):
         shown = over_seeds(rows[(rows[by] == name) & rows[x].isin(places)], x, y, factor)
+        if shown.empty:  # on a coarser grid
+            continue
         at = [places[value] + wide * (k - (len(looks) - 1) / 2) for value in shown.index]
         how: dict[str, Any] = {"color": look.colour, "label": look.label, "error_kw": {"lw": 0.8}}
         axes.bar(at, shown["mean"], 0.92 * wide, yerr=[shown.below, shown.above], **how)

@@ -27,6 +27,7 @@ from harness.reproduce.holding import (
     of_the_same_seeds,
     why_other,
 )
+from plots.grey import told_apart
 from plots.kunserve.regime import ROOMY
 from plots.kunserve.runs import POINT, SYSTEM
 
@@ -101,7 +102,7 @@ def test_on_the_quick_tiers_coarser_grid_claims_come_to_the_same(name: str) -> N
     assert claims
     for each in (each for claim in claims for each in claim.expressions):
         assert evaluate(each, one[kept]).values == evaluate(each, one).values
-    of.plot(one[kept])
+    told_apart(of.plot(one[kept])[0])
 
 
 @pytest.mark.parametrize("name", ["kunserve_variants", "kunserve_fig10"])
