@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ JOB = (
 )  # fmt: skip
 
 
-def done(*words: str, **how: object) -> subprocess.CompletedProcess[str]:
+def done(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, **how)
 
 
