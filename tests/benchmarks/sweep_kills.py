@@ -38,7 +38,10 @@ COMMAND = (
     "model=llama2-7b", "workload.num_requests=8", "tracking=none", "progress=false", "figure=null",
     "-m", "hydra.sweeper.max_batch_size=20",  # Hydra composes it first
 )  # fmt: skip
-WORKERS = {"joblib": "hydra.launcher.n_jobs", "ray": "+hydra.launcher.ray.init.num_cpus"}
+LAUNCHERS = {  # `local`: a Ray of the command's own, whatever else runs here
+    "joblib": ["hydra.launcher.n_jobs={}"],
+    "ray": ["+hydra.launcher.ray.init.num_cpus={}", "hydra.launcher.ray.init.address=local"],
+}
 COMPARED = ("schedule.parquet", "requests.parquet", "events.parquet", "summary.json")
 
 
@@ -51,8 +54,8 @@ class Sweep(NamedTuple):
 def begun(folder: Path, sweep: Sweep) -> subprocess.Popen[bytes]:
     words = [
         *COMMAND, f"hydra/launcher={sweep.launcher}",
-        f"{WORKERS[sweep.launcher]}={sweep.num_workers}", f"seed=range(0,{sweep.num_points})",
-        f"runs_dir={folder}",
+        *(word.format(sweep.num_workers) for word in LAUNCHERS[sweep.launcher]),
+        f"seed=range(0,{sweep.num_points})", f"runs_dir={folder}",
     ]  # fmt: skip
     with (folder.parent / f"{folder.name}.log").open("ab") as log:
         return subprocess.Popen(
@@ -137,7 +140,7 @@ def main() -> int:
     about.add_argument("--points", type=int, default=200)
     about.add_argument("--kills", type=int, default=20)
     about.add_argument("--workers", type=int, default=2)
-    about.add_argument("--launcher", choices=WORKERS, default="joblib")
+    about.add_argument("--launcher", choices=LAUNCHERS, default="joblib")
     about.add_argument("--seed", type=int, default=0, help="of the moments")
     about.add_argument("--one", action="store_true", help="time the sweep with one worker, too")
     about.add_argument("--json", type=Path, help="where to write what came of it")
