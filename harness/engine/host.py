@@ -41,6 +41,7 @@ class Host:
         self.stack, self._directory = stack, directory
         self.files: dict[str, int] = {}  # by name, their numbers in this process
         self._invitations: dict[str, socket.socket] = {}
+        self._cores = os.sched_getaffinity(0)
 
     def open(self, sizes: Mapping[str, int | None]) -> None:
         """Files without a name, of so many bytes in memory; None: on the SSD, unlinked. However
@@ -70,7 +71,10 @@ class Host:
             }  # fmt: skip
             words = [launch.module, str(control.fileno()), json.dumps(numbers)]
             files = [*(each.fileno() for each in sockets), *self.files.values()]
-            return start(words, files, log, environment(launch.num_threads))
+            process = start(words, files, log, environment(launch.num_threads))
+            # It has inherited the client's own core alone, where that has one by now.
+            os.sched_setaffinity(process.pid, self._cores - os.sched_getaffinity(0) or self._cores)
+            return process
 
     def introduce(self, to: str, named: str, end: socket.socket) -> None:
         """Hands a worker its end of a connection to the worker `named`. Where it has died, the

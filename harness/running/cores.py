@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import psutil
@@ -30,8 +30,10 @@ def own_core() -> Iterator[None]:
         yield
         return
     own = {max(cores)}
-    engine = [child for child in ours.children(recursive=True) if child.nice() > ours.nice()]
-    _keep_to(engine, cores - own)
+    for child in ours.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            if child.nice() > ours.nice():
+                _keep_to(child, cores - own)
     _bind(ours, own)
     try:
         yield
@@ -39,17 +41,16 @@ def own_core() -> Iterator[None]:
         _bind(ours, cores)
 
 
-def _keep_to(processes: Iterable[psutil.Process], cores: set[int]) -> None:
-    for process in processes:
-        with suppress(psutil.NoSuchProcess, ProcessLookupError):
-            for thread in process.threads():
-                bound = os.sched_getaffinity(thread.id) & cores
-                os.sched_setaffinity(thread.id, bound or cores)
+def _keep_to(process: psutil.Process, cores: set[int]) -> None:
+    for thread in process.threads():
+        with suppress(ProcessLookupError):
+            bound = os.sched_getaffinity(thread.id) & cores
+            os.sched_setaffinity(thread.id, bound or cores)
 
 
 def _bind(process: psutil.Process, cores: set[int]) -> None:
     for thread in process.threads():
-        with suppress(ProcessLookupError):  # it has ended meanwhile
+        with suppress(ProcessLookupError):
             os.sched_setaffinity(thread.id, cores)
 
 

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pyarrow.parquet as pq
@@ -14,6 +16,8 @@ import pytest
 
 from harness.clock import WallLoop
 from harness.drivers import supervisor
+from harness.engine.host import Launch
+from harness.engine.launcher import LocalLauncher
 from harness.records.evidence import BUSY
 from harness.records.record import Recorder
 from harness.running import cores
@@ -60,6 +64,54 @@ def test_the_client_has_a_core_of_its_own_where_there_are_enough(
         assert (ours, theirs) == ({max(every)}, every - {max(every)})
     else:
         assert ours == theirs == every
+
+
+def test_a_worker_that_starts_during_a_run_has_the_engines_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As one that restarts: it is a child of the client, which is bound to a core of its own."""
+    if len(every := os.sched_getaffinity(0)) == 1:
+        pytest.skip("this machine has one core")
+    monkeypatch.setattr(cores, "SHARED", 1)
+    (tmp_path / "waits.py").write_text("import time\ntime.sleep(60)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    launch, found = Launch("torch-0", "waits", tmp_path / "log", 1), []
+    with ExitStack() as stack:
+        launcher = LocalLauncher(stack, tmp_path)
+        for during in (nullcontext(), own_core()):
+            with during:
+                process, sock = launcher.start(launch, 0)
+                found.append(os.sched_getaffinity(process.pid))
+            sock.close()
+            process.kill()
+            process.wait()
+    assert found == [every, every - {max(every)}]
+
+
+def test_children_and_threads_that_end_meanwhile_hold_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Child:
+        def __init__(self, nice: int | None) -> None:
+            self._nice = nice
+
+        def nice(self) -> int:
+            if self._nice is None:
+                raise psutil.NoSuchProcess(1)
+            return self._nice
+
+        def threads(self) -> list[SimpleNamespace]:
+            return [SimpleNamespace(id=2**22 + 1), SimpleNamespace(id=living.pid)]
+
+    if len(every := os.sched_getaffinity(0)) == 1:
+        pytest.skip("this machine has one core")
+    monkeypatch.setattr(cores, "SHARED", 1)
+    children = [Child(None), Child(19)]
+    monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: children)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
+        with own_core():
+            assert os.sched_getaffinity(living.pid) == every - {max(every)}
+        living.communicate(b"\n")
 
 
 def test_busy_processes_are_named_but_none_of_the_runs_own(monkeypatch: pytest.MonkeyPatch) -> None:
