@@ -90,6 +90,7 @@ class Host:
         self.kv_bytes = config.host_kv_bytes
         self.models = ModelCache(node, config.model_cache_bytes)
         self.slabs = SlabAllocator(config.host_kv_bytes, config.host_slab_bytes)
+        self.struck = Event(loop)  # set once an instance of this node is known to have died
         self.next_sample_s = 0.0  # when its slabs' use is to be recorded again
         self.move_list: dict[Event, list[int]] = {}  # transfer under way -> the blocks it reads
         self._loop = loop

@@ -20,7 +20,7 @@ from math import inf
 from harness.clock import Event
 from harness.device.instance import Instance
 from harness.device.memory import KvShape
-from harness.errors import InstanceLost
+from harness.errors import InstanceLost, RunError
 from harness.pooled.blocks import SlabPool, device_shape, host_shape
 from harness.pooled.device import Device, KvCopy
 from harness.pooled.host import Host, SharedByPool, SwappedKv
@@ -29,6 +29,7 @@ from harness.pooled.weights import WeightsBuffer
 from harness.request import Batch, Request
 
 SAMPLE_S = 1.0
+NOTICE_S = 20.0  # as long as a node's agent may take to answer
 
 
 class PooledInstance:
@@ -250,12 +251,18 @@ class PooledInstance:
         offsets = self.kv(request.model).offsets[request.request_id][: len(swapped.offsets)]
         copy = KvCopy(request.model, swapped.host.node, offsets, swapped.offsets)
         complete = await self._device.copy_in(copy)
+        if not complete:
+            await self._notice(swapped.host)
+            if self.lost:
+                return
         arrived.set()
         swapped.host.reclaim(arrived)  # rule ③
         if not complete:
             swapped.gone = True
+            lost = {"request_id": request.request_id, "model": request.model, "node": copy.node}
+            self._log("kv_lost", begun_s, **lost)
             if self.on_kv_lost is None:
-                raise InstanceLost(f"node-{swapped.host.node}")
+                raise InstanceLost(f"node-{copy.node}")
             self.on_kv_lost(request)
             return
         del self._arriving[request.request_id]
@@ -263,6 +270,14 @@ class PooledInstance:
         self._log_slabs(swapped.host)
         shape = self._host_shapes[request.model]
         self._log_swap("swap_in", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
+
+    async def _notice(self, host: Host) -> None:
+        """A copy from `host` broke off, and the death of its node, or of this device, is about to
+        be known: returns then. RunError where both live."""
+        struck = await self._loop.wait(host.struck, until=self._loop.now + NOTICE_S)
+        if not struck and not self.lost:
+            told = f"a copy of KV from node-{host.node} to {self.name} broke off"
+            raise RunError(f"{told}, and no instance of that node has died")
 
     def in_host_memory(self, request: Request) -> bool:
         """Whether the request's KV is in a host's cache, or will be, for any instance to fetch."""
@@ -295,6 +310,7 @@ class PooledInstance:
     async def _tell(self, on_lost: Callable[[set[int]], None], with_node: bool) -> None:
         """Its transfers touch no host memory any more: what was leaving is lost, and what was
         arriving is still there, if the node is."""
+        self.host.struck.set()
         lost = {request_id for request_id, swapped in self._leaving.items() if not swapped.gone}
         for swapped in self._leaving.values():
             self.host.discard(swapped.offsets)

@@ -73,7 +73,9 @@ class PoolBench:
             announce=lambda line: None,
         )
         self._started = engine.start(experiment)
-        self.pool: list[PooledInstance] = list(self._started.__enter__().pool)
+        cluster = self._started.__enter__()
+        self.pool: list[PooledInstance] = list(cluster.pool)
+        self.victims = cluster.victims
         self._next_id = 0
 
     def close(self) -> None:

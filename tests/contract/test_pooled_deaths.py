@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import InstanceLost
+from harness.errors import InstanceLost, RunError
+from harness.pooled.device import KvCopy
 from harness.running.faults import Faults, Kill
 from systems.aegaeon.scaling import Optimisations, Scaler
 from tests.contract.pool_bench import PoolBench
@@ -156,6 +157,42 @@ def test_what_a_dead_instance_was_to_save_is_left_to_those_who_have_it(tmp_path:
         assert origin.host.slabs.allocated_bytes() == 0
 
     bench.loop.run(story())
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_kv_that_breaks_off_is_computed_again_only_where_its_node_has_died(
+    dies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = PoolBench("sim", tmp_path, ("narrow", "same"), devices_per_node=1)
+    origin, here = bench.pool
+    told: list[object] = []
+    origin.on_lost, here.on_kv_lost = told.append, told.append
+
+    async def breaks_off(copy: KvCopy) -> bool:
+        return False
+
+    monkeypatch.setattr(here._device, "copy_in", breaks_off)
+
+    async def story() -> None:
+        request = bench.request("narrow", prompt=60)
+        await bench.prefill(origin, request)
+        await bench.loop.wait(origin.swap_out(request, lambda: None))
+        arrived = here.swap_in(request, lambda: None)
+        assert arrived is not None
+        await bench.loop.sleep(3)
+        assert not told, "the connection may have broken alone"
+        if dies:
+            origin._lose(InstanceLost(origin.name, "killed", with_node=True))
+        await bench.loop.wait(arrived)
+        assert told == [set(), request]
+        here.evict(request)
+
+    if dies:
+        bench.run(story)
+    else:
+        with pytest.raises(RunError, match="from node-0 to sim-1 broke off, and no instance of"):
+            bench.loop.run(story())
+    assert len(bench.events("kv_lost")) == dies
 
 
 def test_muxserve_fails_the_requests_of_a_model_whose_instance_died(tmp_path: Path) -> None:

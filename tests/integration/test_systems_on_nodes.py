@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from harness.engine.agents_launcher import AgentsLauncher
-from harness.errors import UsageError
+from harness.errors import RunError, UsageError
+from harness.pooled import instance
 from tests.agents import Called, dying_as_nodes, on_nodes
 from tests.contract import test_pooled_deaths as pooled_deaths
 from tests.contract import test_system as contract
@@ -81,12 +82,19 @@ def test_others_serve_what_a_dead_node_had(system: str, victim: int, tmp_path: P
     pooled_deaths.assert_all_served(served, "torch")
 
 
-def test_kv_that_breaks_off_on_its_way_from_another_node_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dies", [True, False])
+def test_kv_that_breaks_off_on_its_way_from_another_node_is_told(
+    dies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node has died, or only the connection to it is broken, which ends the run."""
+    monkeypatch.setattr(instance, "NOTICE_S", 30.0 if dies else 0.5)
     told: list[object] = []
     with dying_as_nodes() as connections:
         bench = PoolBench("torch", tmp_path, ("wide", "narrow"), devices_per_node=1)
         one, other = bench.pool
-        other.on_kv_lost = told.append
+        one.on_lost, other.on_kv_lost = (lambda leaving: None), told.append
+        for victim in bench.victims:
+            victim.expect()
 
         async def story() -> None:
             request = bench.request("narrow", prompt=60)
@@ -94,14 +102,21 @@ def test_kv_that_breaks_off_on_its_way_from_another_node_is_told(tmp_path: Path)
             await bench.loop.wait(one.swap_out(request, lambda: None))
             for sock, _ in connections:
                 sock.shutdown(socket.SHUT_RDWR)
+            if dies:
+                bench.victims[0].kill()
             await bench.swap_in(other, request)
-            while not told:
-                await bench.loop.sleep(0.01)
             assert told == [request]
             other.evict(request)
 
-        bench.run(story)
-        bench.close()
+        try:
+            if dies:
+                bench.run(story)
+            else:
+                with pytest.raises(RunError, match="from node-0 to torch-1 broke off, and no inst"):
+                    bench.loop.run(story())
+        finally:
+            bench.close()
+        assert len(bench.events("kv_lost")) == dies
 
 
 def test_nothing_is_left_where_the_second_node_has_another_token(tmp_path: Path) -> None:
