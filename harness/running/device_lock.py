@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import UsageError
 from harness.records import gpu_monitor
-from harness.running.prepare import Prepared
+
+if TYPE_CHECKING:
+    from harness.running.prepare import Prepared
 
 VARIABLE = "HARNESS_DEVICE_LOCKS"  # a folder instead of FOLDER
 FOLDER = "/dev/shm/elastic-serving-harness"  # in memory: no network file system is mounted there
@@ -27,7 +30,12 @@ def devices_of(parts: Prepared) -> list[str]:
     engine = parts.engine
     if engine.name == "sim" or not (engine.has_devices and engine.devices_known):
         return []
-    if parts.config["engine"].get("device") == "cpu":
+    return occupied(parts.config["engine"])
+
+
+def occupied(engine: Mapping[str, Any]) -> list[str]:
+    """The same, of a live engine of this host: a node of conf/engine."""
+    if engine.get("device") == "cpu":
         return ["cpu"]
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     known = [str(i) for i in range(len(gpu_monitor.devices()))]

@@ -1,7 +1,8 @@
 """A load that follows this machine: a share of the tokens/s that one instance decodes here.
 
-They are measured once, in a process of its own, and kept in the folder of the runs for this machine
-and this code. So the same command has the same schedule again.
+They are measured once, in a process of its own, and kept in the folder of the runs for this
+machine, this code, the model and how the engine computes. So the same command has the same schedule
+again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,8 +22,9 @@ from harness.configuration.checks import require
 from harness.errors import RunError
 from harness.files import make_folder, read_json, write_json
 from harness.model_spec import ModelSpec
-from harness.records.manifest import machine
+from harness.records.manifest import hash_of, machine
 from harness.records.sources import code_hash, sources
+from harness.running import device_lock
 from harness.schedule import Schedule
 
 FILE = "speed.json"
@@ -30,30 +32,45 @@ REQUESTS = 4  # of a decode step that is timed: NUM_REQUESTS of harness/engine/w
 TIMEOUT_S = 300.0
 
 
-def decoded_per_s(engine: Mapping[str, Any], spec: ModelSpec, runs: Path) -> float:
+def decoded_per_s(
+    engine: Mapping[str, Any], spec: ModelSpec, runs: Path, announce: Callable[[str], None]
+) -> float:
     """Tokens/s of one instance that decodes REQUESTS. `engine`: a node of conf/engine, whose
-    package must have a module machine_speed."""
+    package must have a module machine_speed. Without engine.num_threads it has one thread. Waits
+    for live runs on the device."""
     module = f"{engine['_target_'].rsplit('.', 2)[0]}.machine_speed"
     require(
         find_spec(module),
         "load_share measures engine=torch: for another engine give workload.scale.to_rate_per_s",
     )
-    code = code_hash(sources({"_target_": module}))
-    now = {"machine": machine(), "code": code, "model": spec.name}
-    made = read_json(runs / FILE) if (runs / FILE).is_file() else {}
-    if any(made.get(key) != value for key, value in now.items()):
-        made = now | {"decode_s": measured(module, spec, engine["device"])["decode_s"]}
-        make_folder(runs)
-        write_json(runs / FILE, made)
-    return REQUESTS / float(made["decode_s"])
+    words = [
+        json.dumps(asdict(spec)), engine["device"], str(engine["num_threads"] or 1),
+        engine["attention"],
+    ]  # fmt: skip
+    asked = hash_of({"words": words})
+    now: dict[str, Any] = {"machine": machine(), "code": code_hash(sources({"_target_": module}))}
+    with device_lock.held(device_lock.occupied(engine), announce):
+        made = read_json(runs / FILE) if (runs / FILE).is_file() else {}
+        if any(made.get(key) != value for key, value in now.items()) or "decodes" not in made:
+            made = now | {"decodes": {}}
+        if asked not in made["decodes"]:
+            made["decodes"][asked] = measured(module, *words)["decode_s"]
+            make_folder(runs)
+            write_json(runs / FILE, made)
+    return REQUESTS / float(made["decodes"][asked])
 
 
-def measured(module: str, spec: ModelSpec, device: str) -> dict[str, float]:
-    """What `module` prints: the instance's `Speed` (harness/engine/warm_speed.py)."""
-    made = subprocess.run(
-        [sys.executable, "-m", module, json.dumps(asdict(spec)), device, "1"],
-        capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
-    )  # fmt: skip
+def measured(module: str, *words: str) -> dict[str, float]:
+    """What `module` prints when given `words`: the instance's `Speed`
+    (harness/engine/warm_speed.py)."""
+    try:
+        made = subprocess.run(
+            [sys.executable, "-m", module, *words],
+            capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        told = f"this machine's speed cannot be measured within {TIMEOUT_S:g} s"
+        raise RunError(f"{told}: give workload.scale.to_rate_per_s") from None
     if made.returncode:
         raise RunError(f"this machine's speed cannot be measured: {made.stderr.strip()[-300:]}")
     found: dict[str, float] = json.loads(made.stdout)

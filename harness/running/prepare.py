@@ -1,7 +1,7 @@
 """From a composed configuration to an experiment whose every part has been built and checked.
 
-No file is written and no device touched: whatever a user can get wrong is found here, and told
-in one sentence.
+Whatever a user can get wrong is found here, and told in one sentence. No file is written and no
+device touched, except where load_share has this machine's speed measured.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def prepare(composed: DictConfig) -> Prepared:
     require_arrivals_matter(client, config["workload"])
     specs, chosen = model_set(config)
     schedule = build(config["workload"], "workload", data=data, seed=options.seed).schedule()
-    if options.load_share is not None and config["workload"]["scale"]["to_rate_per_s"] is None:
+    if options.load_share is not None and asks_for_rate(config["workload"], options.load_share):
         told = follow_this_machine(config, options, schedule, next(iter(specs.values())))
         schedule = build(config["workload"], "workload", data=data, seed=options.seed).schedule()
         schedule.provenance.steps.append(told)
@@ -169,13 +169,21 @@ def prepare(composed: DictConfig) -> Prepared:
     )  # fmt: skip
 
 
+def asks_for_rate(workload: Mapping[str, Any], share: float) -> bool:
+    """Whether `workload` gives no rate of its own. UsageError where it has no rate at all."""
+    told = f"load_share={share:g} sets workload.scale.to_rate_per_s, which {workload['_target_']} "
+    require("to_rate_per_s" in workload.get("scale", {}), f"{told}has not: leave load_share out")
+    return workload["scale"]["to_rate_per_s"] is None
+
+
 def follow_this_machine(
     config: dict[str, Any], options: Options, schedule: Schedule, spec: ModelSpec
 ) -> str:
     """Sets the rate of `config` by options.load_share, and tells of it; `schedule`: at any rate."""
     share = options.load_share or 0.0
     require(0 < share <= 1, f"load_share={share:g} must be above 0 and at most 1")
-    tokens_per_s = own_pace.decoded_per_s(config["engine"], spec, Path(options.runs_dir))
+    runs = Path(options.runs_dir)
+    tokens_per_s = own_pace.decoded_per_s(config["engine"], spec, runs, announce)
     rate = own_pace.rate_per_s(share, tokens_per_s, schedule)
     config["workload"]["scale"]["to_rate_per_s"] = rate
     told = (

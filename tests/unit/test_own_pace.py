@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,10 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from harness.calibrate import zoo
-from harness.errors import UsageError
+from harness.errors import RunError, UsageError
 from harness.experiments.compose import composed
-from harness.running import own_pace
-from harness.running.prepare import Prepared, prepare
+from harness.running import device_lock, own_pace
+from harness.running.prepare import Prepared, asks_for_rate, prepare
 
 Speeds = Callable[[float], None]
 
@@ -82,9 +84,53 @@ def test_a_share_that_says_nothing_is_refused(word: str, said: str, tmp_path: Pa
         demo(tmp_path, word)
 
 
+def test_a_workload_without_a_rate_follows_no_machine() -> None:
+    with pytest.raises(UsageError, match=r"load_share=0\.2 sets .*, which .*Joined has not: leave"):
+        asks_for_rate({"_target_": "workloads.joined.Joined", "name": "joined"}, 0.2)
+
+
+def test_another_model_or_way_to_compute_is_measured_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the device is held, so that no live run is beside it."""
+    asked: list[tuple[str, ...]] = []
+
+    def measured(module: str, *words: str) -> dict[str, float]:
+        with (tmp_path / "cpu").open("r+") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        asked.append(words)
+        return {"decode_s": 0.004}
+
+    monkeypatch.setattr(own_pace, "measured", measured)
+    monkeypatch.setenv(device_lock.VARIABLE, str(tmp_path))
+    spec = zoo.model("tiny-llama")
+    engine = {
+        "_target_": "harness.engine.engine.TorchEngine", "device": "cpu", "num_threads": None,
+        "attention": "auto",
+    }  # fmt: skip
+    for model, how in 2 * [
+        (spec, engine),
+        (replace(spec, num_layers=spec.num_layers + 1), engine),
+        (spec, engine | {"num_threads": 2}),
+        (spec, engine | {"attention": "torch"}),
+    ]:
+        assert own_pace.decoded_per_s(how, model, tmp_path, print) == 1000
+    assert [words[1:] for words in asked] == [
+        ("cpu", "1", "auto"), ("cpu", "1", "auto"), ("cpu", "2", "auto"), ("cpu", "1", "torch"),
+    ]  # fmt: skip
+
+
+def test_a_measurement_that_takes_too_long_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_pace, "TIMEOUT_S", 0.0)
+    with pytest.raises(RunError, match="speed cannot be measured within 0 s: give workload"):
+        own_pace.measured("http.server")
+
+
 @pytest.mark.live
-def test_this_machine_has_a_speed() -> None:
+@pytest.mark.parametrize("tp", [1, 2])
+def test_this_machine_has_a_speed(tp: int) -> None:
+    spec = json.dumps(asdict(replace(zoo.model("tiny-llama"), tp=tp)))
     found: dict[str, Any] = own_pace.measured(
-        "harness.engine.machine_speed", zoo.model("tiny-llama"), "cpu"
+        "harness.engine.machine_speed", spec, "cpu", "1", "torch"
     )
     assert found["decode_s"] > 0
