@@ -24,6 +24,7 @@ from harness.engine.kernels import BatchAttention
 from harness.engine.mesh import OnMessage, Peers, bytes_of
 from harness.engine.model import Step
 from harness.engine.paced_links import LinkPath
+from harness.engine.padding import padded
 from harness.engine.routed_attention import LentAttention, RoutedAttention
 from harness.engine.runner import Runner, num_sampled
 from harness.engine.transport import Header, PeerLost, of_kind
@@ -197,7 +198,7 @@ class InFlight:
             over_s += time.monotonic() - asked_s + layer_s * len(here)
             if lo == work.layers.start:
                 first = work.previous is None  # its table comes with the layer
-                hidden = runner.embed(given, step) if first else runner.padded(given)
+                hidden = runner.embed(given, step) if first else padded(given)
             hidden, lo = runner.forward(hidden, step, lo, here.stop), here.stop
             ahead_s = over_s - time.monotonic()
             time.sleep(max(0.0, ahead_s))

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from torch.nn.functional import pad, relu_, silu
+from torch.nn.functional import relu_, silu
 
 from harness.engine.kernels import Linear, MakeLinear
-from harness.engine.padding import padding_rows
+from harness.engine.padding import padded
 from harness.engine.weights import Weights
 from harness.model_spec import ModelSpec
 
@@ -53,17 +53,11 @@ def experts(spec: ModelSpec, weights: Weights, linear: MakeLinear) -> Mlp:
         for (up, down), mine in zip(each, order.split(counts), strict=True):
             if len(mine):
                 rows = mine // used
-                y = down(_activated(up, _padded(x[rows])))[: len(mine)]
+                y = down(_activated(up, padded(x[rows])))[: len(mine)]
                 out.index_add_(0, rows, (y * shares[mine, None]).to(out.dtype))
         return residual + out
 
     return mlp
-
-
-def _padded(x: torch.Tensor) -> torch.Tensor:
-    if x.device.type != "cpu":
-        return x
-    return pad(x, (0, 0, 0, padding_rows(len(x))))
 
 
 MLPS: Mapping[str, Callable[[ModelSpec, Weights, MakeLinear], Mlp]] = {

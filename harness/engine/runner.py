@@ -16,7 +16,7 @@ from harness.engine.kernels import BatchAttention
 from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Layer
 from harness.engine.model import Attend, Step, TransformerDecoder
-from harness.engine.padding import padding_rows
+from harness.engine.padding import padded
 from harness.engine.work import BatchWork
 from harness.model_spec import ModelSpec
 
@@ -73,29 +73,17 @@ class Runner:
         ends = np.cumsum([c.num_tokens for c in chunks], dtype=np.int64)
         sampled = [int(end) - 1 for end, c in zip(ends, chunks, strict=True) if c.samples]
         sampled += range(len(places) - num_decodes, len(places))
-        padded = self._padded(torch.from_numpy(places).to(self.device))
-        step = Step(padded, attend, len(padded) - len(places))
+        positions = padded(torch.from_numpy(places).to(self.device))
+        step = Step(positions, attend, len(positions) - len(places))
         if not chunks:
             return step, None
         return step, torch.tensor(sampled, dtype=torch.int64, device=self.device)
 
-    def padded(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, …] -> [n + padding_rows(n), …], as `step` expects its tokens."""
-        if self.device.type != "cpu":
-            return hidden
-        return pad(hidden, (0, 0, 0, padding_rows(len(hidden))))
-
     def picked(self, hidden: torch.Tensor, sampled: torch.Tensor | None) -> torch.Tensor:
         """Greedy: the id of the largest logit in each of the rows `sampled` (None: in all), and of
         padding behind them."""
-        rows = hidden if sampled is None else hidden[self._padded(sampled)]
+        rows = hidden if sampled is None else hidden[padded(sampled)]
         return self._decoder.logits(rows).argmax(-1)
-
-    def _padded(self, rows: torch.Tensor) -> torch.Tensor:
-        """[n] -> [n + padding_rows(n)], with zeros; on a GPU nothing generates code by rows."""
-        if self.device.type != "cpu":
-            return rows
-        return pad(rows, (0, padding_rows(len(rows))))
 
 
 def num_sampled(batch: BatchWork) -> int:

@@ -32,9 +32,8 @@ from harness.engine.layout import write_model
 from harness.engine.linear import LoadedLayers, TorchLinear, packed, placed
 from harness.engine.loader import HostLink, Source, WeightsLoader
 from harness.engine.node_files import OpenFile
-from harness.engine.padding import padding_rows
+from harness.engine.padding import padded, padding_rows
 from harness.engine.pooled_memory import PooledMemory
-from harness.engine.runner import Runner
 from harness.engine.warm_up import warm_up
 from harness.engine.weights import HostWeights
 from harness.pooled.plan import MemoryPlan
@@ -260,9 +259,8 @@ def test_what_a_gpu_does_without() -> None:
     assert [weight.device for weight in weights.values()] == [meta, meta]
     assert packed(weights["qkv"]) is weights["qkv"]
     none: Any = None
-    runner = Runner(SPEC, none, {}, none, meta)
     assert padding_rows(33) == 1
-    assert runner.padded(torch.zeros((33, 4), device=meta)).shape == (33, 4)
+    assert padded(torch.zeros((33, 4), device=meta)).shape == (33, 4)
     warm_up(SPEC, none, none, meta, 2048)
 
 
@@ -277,7 +275,7 @@ def test_attention_with_a_mask_is_that_in_two_parts() -> None:
 def test_the_engine_asks_cuda_in_one_file() -> None:
     """A branch elsewhere would have no stand-in."""
     by_name = {"attention_choice.py", "config.py", "cuda.py", "device_share.py", "engine.py"}
-    cpu_alone = {"attention.py", "linear.py", "runner.py", "warm_up.py"}  # above: what a GPU does
+    cpu_alone = {"attention.py", "linear.py", "padding.py", "warm_up.py"}  # above: what a GPU does
     found = {path.name for path in ENGINE.glob("*.py") if CUDA_WORDS.search(path.read_text())}
     assert found == by_name | cpu_alone
 

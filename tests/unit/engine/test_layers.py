@@ -14,7 +14,7 @@ from harness.engine.padding import padding_rows
 from harness.engine.warm_up import warm_up
 from harness.engine.weights import HostWeights
 from harness.engine.work import BatchWork, Chunk
-from tests.unit.engine.serving import CPU, SPEC, loaded, runner_of
+from tests.unit.engine.serving import CPU, SPEC, VARIANTS, loaded, runner_of
 
 PROMPT = list(range(20, 50))
 CHUNKS = [(PROMPT, [1, 2, 3, 4]), (PROMPT[:9], [5, 6])]  # ids and blocks
@@ -49,8 +49,12 @@ def test_padding_is_small_and_leaves_few_numbers_of_rows(num_rows: int) -> None:
     assert len({n + padding_rows(n) for n in range(1, num_rows + 1)}) <= 16 * num_rows.bit_length()
 
 
-def test_iterations_have_no_product_that_was_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = loaded(SPEC)
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+def test_iterations_have_no_product_that_was_not_prepared(
+    monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    spec = replace(SPEC, **VARIANTS[family])
+    layers = loaded(spec)
     seen: set[tuple[tuple[int, ...], int]] = set()  # the matrix's shape, and rows
 
     def written_down(name: str) -> None:
@@ -64,9 +68,9 @@ def test_iterations_have_no_product_that_was_not_prepared(monkeypatch: pytest.Mo
 
     written_down("__call__")
     written_down("plus")
-    warm_up(SPEC, layers.on_device[0], layers.ends, CPU, 2048)
+    warm_up(spec, layers.on_device[0], layers.ends, CPU, 2048)
     prepared, seen = seen, set()
-    runner, rng = runner_of(layers, SPEC), random.Random(0)
+    runner, rng = runner_of(layers, spec), random.Random(0)
     for _ in range(40):
         sizes = [rng.randrange(1, 200) for _ in range(rng.randrange(4))]
         chunks = [Chunk(0, n, rng.random() < 0.7) for n in sizes]
