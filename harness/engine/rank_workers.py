@@ -17,7 +17,8 @@ def check_ranks(experiment: Experiment, device: str) -> None:
     """UsageError where a model of `experiment` has ranks that cannot be. `device`:
     engine.device."""
     moves = any(each.elastic or each.model is None for each in experiment.placements)
-    for spec in experiment.models.values():
+    own = [each.own for each in experiment.placements if each.own is not None]
+    for spec in (*experiment.models.values(), *own):
         if spec.tp == 1:
             continue
         told = f"model.tp={spec.tp} with engine=torch"

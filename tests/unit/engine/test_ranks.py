@@ -118,6 +118,10 @@ def test_what_ranks_cannot_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(UsageError, match=r"one model for good, as of system=vllm"):
             check_ranks(asked(TWO, **placed), "cpu")
         check_ranks(asked(SPEC, **placed), "cpu")
+    lends = Placement(devices=range(1), model="lends", own=replace(TWO, name="lends"))
+    moving = SimpleNamespace(models={}, placements=[replace(lends, elastic=Elastic())])
+    with pytest.raises(UsageError, match=r"model\.tp=2 .* one model for good"):
+        check_ranks(moving, "cpu")
     monkeypatch.setattr(gpu_monitor, "devices", lambda: [{"memory_bytes": 80}])
     monkeypatch.setattr(device_share, "version", lambda package: "2.13.0+cu130")
     with pytest.raises(UsageError, match=r"a GPU for each rank, and workers see 1: "):
