@@ -46,7 +46,8 @@ class AgentsLauncher:
 
     def start(self, launch: Launch, node: int) -> tuple[Process, socket.socket]:
         """Its log is on a file system that all nodes share."""
-        agent, self._nodes[launch.name] = self._agents[node], node
+        runs, agent = launch.name in self._nodes, self._agents[node]
+        self._nodes[launch.name] = node
         launch = launch._replace(log_path=launch.log_path.resolve())
         try:
             ticket, address = agent.ask("listen")
@@ -63,8 +64,9 @@ class AgentsLauncher:
                 raise
         except (RunError, tcp.Refused) as error:
             told = f"worker {launch.name} cannot be started on {self._named(node)}: {error}"
-            # Ports and tokens of the cluster are the user's to mend.
-            raise (RunError if isinstance(error, RunError) else UsageError)(told) from None
+            # Ports and tokens are the user's to mend, unless they were right when the run began.
+            broke = isinstance(error, RunError) or runs
+            raise (RunError if broke else UsageError)(told) from None
         return FarProcess(agent, self._named(node), pid), sock
 
     def _named(self, node: int) -> str:

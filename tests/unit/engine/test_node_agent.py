@@ -45,6 +45,15 @@ def test_an_agent_that_cannot_be_reached_is_a_wrong_command(
         assert not (tmp_path / "log").exists()
 
 
+def test_an_agent_that_is_not_reached_at_a_restart_ends_the_run(tmp_path: Path) -> None:
+    """As a RunError, which keeps what was recorded."""
+    with ExitStack() as stack:
+        launcher = AgentsLauncher([Called(stack, OTHER)], OURS)
+        launcher._nodes = {"torch-0": 0}
+        with pytest.raises(RunError, match="worker torch-0 cannot be started on node 0"):
+            launcher.start(Launch("torch-0", "harness.engine.worker", tmp_path / "log", 1), 0)
+
+
 def test_workers_whose_agents_do_not_meet_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as stack:
         agents = [Called(stack, OURS), Called(stack, OTHER)]
