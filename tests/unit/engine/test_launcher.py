@@ -7,6 +7,7 @@ import os
 import socket
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +22,7 @@ def test_a_worker_that_has_just_died_can_be_named_in_a_connection(
 
     def start(words, files, log, environment):
         inherited[words[0]] = socket.socket(fileno=os.dup(json.loads(words[2])["invitations"]))
+        return SimpleNamespace(pid=os.getpid())
 
     monkeypatch.setattr("harness.engine.host.start", start)
     with ExitStack() as stack:
