@@ -22,12 +22,17 @@ NEEDED = ("num_layers", "hidden_size", "num_heads", "intermediate_size", "vocab_
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """config.json with its rope settings beside the others; UsageError where there is none."""
+    """config.json with its rope settings beside the others, rope_type also where it is spelt type,
+    as of old; UsageError where there is none."""
     path = directory / "config.json"
     require(path.is_file(), f"model.path={directory} holds no config.json")
     found = read_json(path)
     rope = found.get("rope_parameters") or found.get("rope_scaling") or {}
-    values: dict[str, Any] = found | (rope if isinstance(rope, dict) else {})
+    if not isinstance(rope, dict):
+        rope = {}
+    if "type" in rope:
+        rope = {"rope_type": rope["type"]} | rope
+    values: dict[str, Any] = found | rope
     return values
 
 

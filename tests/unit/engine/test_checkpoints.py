@@ -78,6 +78,12 @@ def test_transformers_reads_a_saved_checkpoint_as_the_same_model(
         ("llama", {}, {"hidden_size": 128}, "hidden_size is 128, the file says hidden_size=64"),
         ("llama", {}, {"rope_theta": 5e5}, "rope_theta"),
         ("llama", {}, {"qkv_bias": True}, "qkv_bias is True, the file is of a llama"),
+        (
+            "llama",
+            {"rope_scaling": {"type": "linear", "factor": 4.0}},
+            {},
+            "rope_type=linear is not",
+        ),
         ("llama", {"mlp_bias": True}, {}, "mlp_bias=True is not supported; valid: False"),
         ("llama", {"model_type": "gpt2"}, {}, "'gpt2' is not supported; valid: llama, mistral, q"),
         ("qwen3", {}, {"family": None}, "model.family is None, the file is of a qwen3"),
