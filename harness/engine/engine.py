@@ -30,7 +30,8 @@ from harness.engine.launcher import Launcher, LocalLauncher
 from harness.engine.pool import TorchPool
 from harness.engine.rank_workers import check_ranks, start_ranks
 from harness.engine.ray_launcher import ray_launcher
-from harness.engine.workers import Workers
+from harness.engine.transport import Header
+from harness.engine.workers import Workers, num_workers
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
@@ -73,11 +74,12 @@ class TorchEngine:
             )
         placements = experiment.placements
         with ExitStack() as stack:
+            started = num_workers(experiment)
+            experiment.announce(f"starting {started} torch workers, device {device}")
             launcher = self._launcher(stack, experiment)
             if isinstance(launcher, AgentsLauncher):
                 self._nodes = launcher.about
             self._workers = workers = Workers(stack, launcher, self._config, experiment)
-            experiment.announce(f"starting {workers.num_workers} torch workers, device {device}")
             if any(placement.elastic for placement in placements):
                 elastic = TorchElastic(workers, self._config, experiment)
                 self._resolved = elastic.resolved()
@@ -114,11 +116,9 @@ class TorchEngine:
         answers = iter(workers.answers([worker for ranks in started for worker in ranks]))
         served = [[next(answers) for _ in ranks] for ranks in started]
         num_blocks = [min(answer["num_kv_blocks"] for answer in ranks) for ranks in served]
-        of_worker = ("device", "num_threads", "weights_bytes", "kv_bytes")  # of each rank
         self._resolved = workers.resolved([answer for ranks in served for answer in ranks]) | {
             "instances": [
-                {"model": spec.name, "dtype": spec.dtype, "tp": spec.tp, "num_kv_blocks": blocks}
-                | {key: ranks[0][key] for key in of_worker}
+                about(spec, blocks, ranks[0])
                 for spec, blocks, ranks in zip(specs, num_blocks, served, strict=True)
             ],
             "num_kv_blocks": kv_blocks_by_model(
@@ -132,6 +132,16 @@ class TorchEngine:
             commands = Commands(ranks[0], loop, [Commands(rank, loop) for rank in ranks[1:]])
             instances.append(TorchInstance(spec, kv, BlockTables(kv), commands, run))
         return instances
+
+
+def about(spec: ModelSpec, num_blocks: int, rank: Header) -> dict[str, Any]:
+    """What a manifest says of an instance that has `num_blocks`, by the answer of one of its ranks,
+    which may have room for more."""
+    return {
+        "model": spec.name, "dtype": spec.dtype, "tp": spec.tp, "num_kv_blocks": num_blocks,
+        **{key: rank[key] for key in ("device", "num_threads", "weights_bytes")},
+        "kv_bytes": rank["kv_bytes"] // rank["num_kv_blocks"] * num_blocks,
+    }  # fmt: skip
 
 
 def check_models(models: Iterable[ModelSpec]) -> None:

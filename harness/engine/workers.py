@@ -16,6 +16,7 @@ from harness.engine.tokens import TokenBook, write_tokens
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment
+from harness.placement import spec_of
 
 MODULE = "harness.engine.worker"
 
@@ -29,7 +30,7 @@ class Workers:
         self.stack, self.launcher, self._config = stack, launcher, config
         per_node = experiment.hardware.devices_per_node
         self.nodes = [each.devices.start // per_node for each in experiment.placements]
-        self.num_workers = sum(len(each.devices) for each in experiment.placements)
+        self.num_workers = num_workers(experiment)
         self._clocks: dict[str, ClockOffset] = {}  # by the worker's name
         self.book = TokenBook(experiment.seed)
         stack.callback(write_tokens, experiment.run_dir / "tokens.parquet", self.book.generated)
@@ -56,6 +57,8 @@ class Workers:
             "warm_up_tokens": WARM_UP_TOKENS,
         }  # fmt: skip
         worker.send(common | setup)
+        if name in self._clocks:  # it restarts
+            worker.clock = ClockOffset(self._clocks[name].error_s)
         self._clocks[name] = worker.clock
         return worker
 
@@ -78,3 +81,9 @@ class Workers:
             "attention": answers[0]["attention"],
             "torch": answers[0]["torch"],
         }
+
+
+def num_workers(experiment: Experiment) -> int:
+    """One for each rank of an instance; models with fewer ranks leave devices without one."""
+    placed, models = experiment.placements, experiment.models
+    return sum(1 if each.model is None else spec_of(each, models).tp for each in placed)

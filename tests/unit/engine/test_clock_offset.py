@@ -34,6 +34,11 @@ def test_the_stated_error_is_the_worst_of_all_that_were_used() -> None:
     for round_trip_s in (1.0, *[0.1] * (NUM_EXCHANGES - 1)):  # the first is not used
         clock.add(0.0, 100.0 + round_trip_s / 2, round_trip_s)
     assert clock.error_s == pytest.approx(0.05)
+    assert ClockOffset(0.3).error_s == 0.3
+    again = ClockOffset(0.1)  # its worker has restarted
+    for round_trip_s in (1.0, *[0.05] * NUM_EXCHANGES):
+        again.add(0.0, 100.0 + round_trip_s / 2, round_trip_s)
+    assert again.error_s == pytest.approx(0.1)
     for round_trip_s in (*[0.4] * NUM_EXCHANGES, *[0.1] * NUM_EXCHANGES):
         clock.add(0.0, 100.0 + round_trip_s / 2, round_trip_s)
     assert clock.error_s == pytest.approx(0.2)

@@ -1,0 +1,64 @@
+"""How many workers a run has, and what outlives the restart of one. Without workers."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.engine import workers as live
+from harness.engine.clock_offset import ClockOffset
+from harness.engine.engine import about
+from harness.engine.workers import Workers, num_workers
+from harness.placement import Placement
+from tests.unit.engine.serving import SPEC
+
+ONE, TWO = replace(SPEC, name="one"), replace(SPEC, name="two", tp=2)
+
+
+def asked(run_dir: Path, *placements: Placement) -> Any:
+    """An experiment of which only this is looked at."""
+    return SimpleNamespace(
+        models={"one": ONE, "two": TWO}, placements=placements, run_dir=run_dir, seed=0,
+        hardware=SimpleNamespace(devices_per_node=4),
+    )  # fmt: skip
+
+
+def test_devices_that_a_model_leaves_idle_have_no_worker(tmp_path: Path) -> None:
+    """All instances have room for the model with the most ranks."""
+    of = [Placement(devices=range(2), model="one"), Placement(devices=range(2, 4), model="two")]
+    assert num_workers(asked(tmp_path, *of)) == 3
+    assert num_workers(asked(tmp_path, Placement(devices=range(1), model=None))) == 1
+
+
+def test_the_worst_clock_error_outlives_a_restart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Silent:
+        def __init__(self, *given: object) -> None:
+            self.clock = ClockOffset()
+
+        def send(self, header: object) -> None:
+            pass
+
+    monkeypatch.setattr(live, "WorkerProcess", Silent)
+    launcher: Any = SimpleNamespace(start=lambda launch, node: (None, None))
+    config: Any = SimpleNamespace(num_threads=1, hang_timeout_s=1.0, step_timeout_s=1.0)
+    with ExitStack() as stack:
+        placed = asked(tmp_path, Placement(devices=range(1), model="one"))
+        workers = Workers(stack, launcher, config, placed)
+        workers.start(0, {}).clock.add(0.0, 100.5, 1.0)
+        again = workers.start(0, {})
+        assert workers.clocks() == [{"offset_s": 0.0, "error_s": 0.5}]
+        again.clock.add(0.0, 100.05, 0.1)
+        assert workers.clocks()[0]["error_s"] == 0.5
+
+
+def test_an_instance_has_the_kv_that_all_its_ranks_have_room_for() -> None:
+    rank = {"device": "cpu", "num_threads": 1, "weights_bytes": 1, "kv_bytes": 60}
+    found = about(TWO, 10, rank | {"num_kv_blocks": 12})
+    assert (found["num_kv_blocks"], found["kv_bytes"]) == (10, 50)
