@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from harness.configuration.checks import at_least, one_of, positive, require
+from harness.configuration.threads import most_threads
 from harness.engine.attention_choice import check_choice
 from harness.pooled.plan import PoolConfig
 
@@ -68,8 +68,8 @@ class TorchConfig:
             require(given, "engine.cluster=ray needs engine.num_threads: nodes' cores may differ")
         at_least(self, 1, "engine", *AT_LEAST_ONE)
         check_choice(self.attention, self.device, self.block_tokens)
-        threads, most = self.num_threads, os.cpu_count() or 1
-        told = f"engine.num_threads={threads} must be at most {most}, the cores here"
+        threads, most = self.num_threads, most_threads()
+        told = f"engine.num_threads={threads} must be at most {most}, the cores here for an engine"
         fits = threads is None or threads <= most
         require(fits or self.cluster == "ray", told)
         positive(self, "engine", "start_timeout_s", "hang_timeout_s", "step_timeout_s")

@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 import psutil
 
 from harness.clock import Loop
+from harness.configuration.threads import SHARED
 from harness.records.evidence import BUSY
 from harness.records.record import Recorder
 
-SHARED = 2  # cores, up to which the client has none of its own
 NAMED, LEAST_CORES = 3, 0.05  # of other processes: so many, and none that used less
 
 
