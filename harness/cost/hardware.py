@@ -146,6 +146,8 @@ class Hardware:
                 raise ValueError(f"{name}={getattr(self, name)} must be at most {MAX_DEVICES}")
         if self.nodes is not None and len(self.nodes) != self.num_nodes:
             raise ValueError(f"nodes names {len(self.nodes)} nodes; valid: {self.num_nodes}")
+        if self.nodes is not None and len({*self.nodes}) < len(self.nodes):
+            raise ValueError(f"nodes=[{', '.join(self.nodes)}] names a node twice")
 
     @property
     def num_nodes(self) -> int:

@@ -137,7 +137,7 @@ def _actors(
     if not group.wait(PLACE_S):
         raise UsageError(
             f"the {len(bundles)} nodes of the Ray cluster have other work, of another run perhaps: "
-            "wait until all their CPUs are free, or start Ray on more nodes"
+            "wait until all their CPUs are free, or name free nodes in hardware.nodes"
         )
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     placed = ray.util.placement_group_table(group)["bundles_to_node_id"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ from harness.cost.hardware import Hardware
 from harness.engine.config import TorchConfig
 from harness.engine.ray_launcher import bundles_on, ray_launcher
 from harness.errors import UsageError
+from tests.elastic import hardware as cluster_of
+from tests.elastic import private
 from tests.running import composed
 
 
@@ -66,6 +69,18 @@ def test_cores_of_this_host_do_not_bound_the_threads_on_others() -> None:
         threads()
 
 
+@pytest.mark.parametrize(("cores", "most"), [(1, 1), (2, 2), (8, 7)])
+def test_threads_leave_the_client_its_core(
+    cores: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    values = plain(composed("engine=torch", f"engine.num_threads={most}").engine)
+    del values["_target_"]
+    assert typed(values, TorchConfig, "engine").num_threads == most
+    with pytest.raises(UsageError, match=f"must be at most {most}, "):
+        typed(values | {"num_threads": most + 1}, TorchConfig, "engine")
+
+
 def node(address: str, cpus: float, *, alive: bool = True) -> dict[str, Any]:
     resources = {"CPU": cpus} if cpus else {}
     return {"NodeManagerAddress": address, "Resources": resources, "Alive": alive}
@@ -88,3 +103,17 @@ def test_a_profile_names_its_nodes_in_order() -> None:
     hardware = plain(composed("+hardware.nodes=[a,b]").hardware)
     with pytest.raises(UsageError, match="nodes names 2 nodes; valid: 1"):
         typed(hardware, Hardware, "hardware")
+    two = hardware | {"num_devices": 2 * hardware["devices_per_node"]}
+    assert typed(two, Hardware, "hardware").nodes == ["a", "b"]
+    with pytest.raises(UsageError, match=r"nodes=\[a, a\] names a node twice"):
+        typed(two | {"nodes": ["a", "a"]}, Hardware, "hardware")
+
+
+def test_a_simulation_has_no_nodes_of_a_cluster() -> None:
+    with (
+        pytest.raises(
+            UsageError, match=r"hardware\.nodes names nodes of a Ray cluster, and engine"
+        ),
+        private("sim", 1, on=replace(cluster_of(1), nodes=["a"])),
+    ):
+        pass
