@@ -103,7 +103,8 @@ def with_peaks(origin: Hardware, spec: ModelSpec, found: MeasuredEngine) -> Hard
     if origin.device != machine.CPU:
         return origin
     flop_per_s, bytes_per_s = machine.peaks()
-    reached = 2 * spec.num_layers * spec.layer_params * found.cells.tokens / found.cells.prefill_s
+    flop = 2 * spec.num_layers * spec.token_layer_params * found.cells.tokens
+    reached = flop / found.cells.prefill_s
     load_bytes_per_s = spec.layer_bytes / found.layer_load_s
     return replace(
         origin,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -206,3 +208,14 @@ def test_a_gpu_that_is_not_there_is_refused(
     assert main(["measure", "--hardware", "h100x1", "--out", str(out)]) == 2
     assert "leave --hardware out" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_cpus_peak_counts_the_experts_that_a_token_is_sent_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "peaks", lambda: (1.0, 1e9))
+    cells = SimpleNamespace(tokens=np.array([100.0]), prefill_s=np.array([0.5]))
+    found: Any = SimpleNamespace(cells=cells, layer_load_s=1.0)
+    spec = zoo.model("tiny-mixtral")
+    reached = measure.with_peaks(LOCAL, spec, found).dense_flop_per_s
+    assert reached == 2 * spec.num_layers * spec.token_layer_params * 100 / 0.5
