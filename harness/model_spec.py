@@ -124,7 +124,7 @@ class ModelSpec:
     def layer_params(self) -> int:
         """Weights of one decoder layer: attention, norms and MLP, or all experts and their router.
         The biases of norms and products are those of the family's checkpoints."""
-        return num_params(layer_shapes(self))
+        return _params(self)[0]
 
     @property
     def token_layer_params(self) -> int:
@@ -139,7 +139,7 @@ class ModelSpec:
 
     @property
     def num_params(self) -> int:
-        return self.num_layers * self.layer_params + self.end_params(first=True, last=True)
+        return _params(self)[1]
 
     def layer_range(self, layers: range) -> range:
         """`layers`; UsageError where it is empty or not of this model."""
@@ -232,3 +232,10 @@ def end_shapes(spec: ModelSpec, *, first: bool = True, last: bool = True) -> Sha
 
 def num_params(of: Shapes) -> int:
     return sum(map(prod, of.values()))
+
+
+@cache
+def _params(spec: ModelSpec) -> tuple[int, int]:
+    """Weights of one layer and of the model. Simulations ask for them in each event."""
+    layer = num_params(layer_shapes(spec))
+    return layer, spec.num_layers * layer + spec.end_params(first=True, last=True)

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from harness import model_spec
 from harness.errors import UsageError
+from harness.model_shapes import Shapes
+from harness.model_spec import ModelSpec
 from tests.elastic import private, spec
 
 
@@ -35,6 +38,21 @@ def test_all_experts_weigh_and_a_token_is_multiplied_by_some() -> None:
     assert mixtral.num_params == 46_702_792_704
     idle = mixtral.num_layers * (mixtral.layer_params - mixtral.token_layer_params)
     assert mixtral.num_params - idle == pytest.approx(12.9e9, rel=0.002)
+
+
+def test_weights_are_counted_once_for_equal_specs(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, counted = model_spec.layer_shapes, list[ModelSpec]()
+
+    def counting(spec: ModelSpec) -> Shapes:
+        counted.append(spec)
+        return shapes(spec)
+
+    monkeypatch.setattr(model_spec, "layer_shapes", counting)
+    one, other = (replace(spec("tiny-llama"), seed=12345) for _ in range(2))
+    wider = replace(one, intermediate_size=2 * one.intermediate_size)
+    assert one.weight_bytes == other.weight_bytes < wider.weight_bytes
+    assert one.layer_bytes == other.layer_params * one.dtype_bytes < wider.layer_bytes
+    assert counted == [one, wider]
 
 
 def test_experts_whose_times_nobody_measured_are_not_simulated() -> None:
