@@ -37,24 +37,32 @@ def found(runs: Path, identity: Identity) -> FinishedRun | None:
     named = runs / INDEX / identity.served
     if not named.is_file():
         return None
+    return _alike(runs / named.read_text(), identity.served_hash, identity.sources)
+
+
+def _alike(path: Path, served_hash: str, sources: Mapping[str, str]) -> FinishedRun | None:
     try:
-        run = FinishedRun.load(runs / named.read_text())
+        run = FinishedRun.load(path)
     except UsageError:  # it is gone, or is being run again
         return None
-    alike = run.manifest.get("served_hash") == identity.served_hash
+    alike = run.manifest.get("served_hash") == served_hash
     complete = alike and run.manifest["status"] == "complete" and not run.invalid
-    return run if complete and run.manifest["sources"] == identity.sources else None
+    return run if complete and run.manifest["sources"] == sources else None
 
 
 def score_anew(
     parts: Prepared, folder: RunFolder, description: Mapping[str, Any], run: FinishedRun
 ) -> None:
-    """Leaves in `folder` what `run` recorded, with its summary under the SLO of now."""
+    """Leaves in `folder` what `run` recorded, with its summary under the SLO of now. UsageError
+    where it has been run again since it was found, and served something else."""
     with locked(run.path, wait=True):
+        now = _alike(run.path, description["served_hash"], description["sources"])
+        if now is None:
+            raise UsageError(f"{run.path} has changed meanwhile: give the command again")
         for name in RECORDS:
             if (run.path / name).is_file():
                 shutil.copy2(run.path / name, folder.path / name)
-    events = [row | {"fields": json.loads(row["fields"])} for row in run.events().to_pylist()]
-    folder.write_summary(summary_of(parts, run.requests, events, run.summary["wall_s"]))
+        events = [row | {"fields": json.loads(row["fields"])} for row in now.events().to_pylist()]
+        folder.write_summary(summary_of(parts, now.requests, events, now.summary["wall_s"]))
     own = {key: description[key] for key in OF_THE_COMMAND}
-    folder.write_manifest(run.manifest | own | {"scored_from": run.path.name})
+    folder.write_manifest(now.manifest | own | {"scored_from": run.path.name})

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
+from harness.errors import UsageError
 from harness.experiments.compose import composed
+from harness.records.run_folder import FinishedRun
+from harness.records.sources import Identity
 from harness.running import run as running
+from harness.running import served_before
 from harness.running.prepare import prepare
 from harness.running.run import Command, obtain
 
@@ -58,6 +62,26 @@ def test_a_changed_slo_is_scored_as_if_it_had_run(
     assert its["config_hash"] != manifest["config_hash"]
     assert its["served_hash"] == manifest["served_hash"]
     assert "slo.ttft_s=1e-6" in its["overrides"]
+
+
+def test_what_was_run_again_meanwhile_by_other_sources_is_not_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between being found and being held."""
+    made(tmp_path, *OF_VLLM)
+    found = served_before.found
+
+    def changing(runs: Path, identity: Identity) -> FinishedRun | None:
+        run = found(runs, identity)
+        assert run is not None
+        edited = run.manifest | {"sources": {"harness/edited.py": "1"}}
+        (run.path / "manifest.json").write_text(json.dumps(edited))
+        return run
+
+    monkeypatch.setattr(served_before, "found", changing)
+    with pytest.raises(UsageError, match="has changed meanwhile: give the command again"):
+        made(tmp_path, *OF_VLLM, "slo.ttft_s=60")
+    assert len([*tmp_path.glob("vllm*")]) == 1
 
 
 def test_a_system_that_reads_its_slo_runs_again(tmp_path: Path) -> None:
