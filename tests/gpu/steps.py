@@ -71,6 +71,7 @@ STEPS = (
           "experiment/aegaeon/machine@_global_=gpu", "hardware={hardware}",
           "hardware.num_devices=2", "hardware.devices_per_node=2",
           "hydra.sweep.dir={out}/sweep")),
+    # 60 s each, where other runs have 90: all steps together take 40 minutes at most.
     Step("peers", "copies between two GPUs", 60,
          ("-m", "harness", *overrides("kunserve", 4, RATE.format(16),
           "engine.num_kv_blocks=192")), num_gpus=2),
