@@ -12,7 +12,9 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
@@ -25,6 +27,7 @@ from omegaconf import DictConfig
 from harness.errors import RunError, UsageError, first_line
 from harness.experiments.compose import ROOT, composing
 from harness.experiments.points import RUNS
+from harness.files import make_folder
 from harness.running.sweep_points import sweep_dir_word
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # with its arguments
@@ -36,10 +39,13 @@ class Tasks:
     """What each task calls, by its number: Hydra's task function. Can be sent to any process."""
 
     calls: Sequence[Sequence[Call]]
+    mark: Path  # the file that says that a task has begun
 
     def __call__(self, config: DictConfig) -> list[Any]:
         """What each call of this task returned, or the error that it raised."""
         os.chdir(ROOT)  # a launcher's host may have begun elsewhere
+        make_folder(self.mark.parent)
+        self.mark.touch()
         outcomes: list[Any] = []
         for call, args, kwargs in self.calls[HydraConfig.get().job.num]:
             try:
@@ -71,20 +77,23 @@ class Launched(Executor):
             return
         # Neighbours take alike long: dealt like cards, they end in different tasks.
         dealt = [waiting[i :: self._num_tasks] for i in range(min(self._num_tasks, len(waiting)))]
-        tasks = Tasks([[call for call, _ in of_task] for of_task in dealt])
+        mark = RUNS / f".{uuid4().hex}.begun"
+        tasks = Tasks([[call for call, _ in of_task] for of_task in dealt], mark)
         try:
             returned = _launcher(self._config, tasks).launch([[] for _ in dealt], 0)
             outcomes = [each.return_value for each in returned]
         except (UsageError, RunError):
             raise
-        except ConnectionError as error:
-            raise UsageError(f"the launcher has no cluster: {first_line(error)}") from error
         except Exception as error:  # each launcher has errors of its own
+            if isinstance(error, ConnectionError) and not mark.exists():
+                raise UsageError(f"the launcher has no cluster: {first_line(error)}") from error
             name = type(error).__name__
             raise RunError(
                 f"a task of the launcher failed: {name}: {first_line(error)}; the same command "
                 "goes on with the runs that are left"
             ) from error
+        finally:
+            mark.unlink(missing_ok=True)
         for of_task, found in zip(dealt, outcomes, strict=True):
             for (_, future), outcome in zip(of_task, found, strict=True):
                 if isinstance(outcome, Exception):

@@ -80,6 +80,18 @@ def test_a_cluster_that_cannot_be_reached_is_a_wrong_command(
         pool.launch()
 
 
+def lost() -> None:
+    raise ConnectionError("the proxy of a data set does not answer")
+
+
+def test_a_connection_that_is_lost_after_the_first_task_began_is_no_wrong_command() -> None:
+    pool = Launched(BASIC, 1)
+    pool.submit(lost)
+    with pytest.raises(RunError, match="a task of the launcher failed: ConnectionError: the proxy"):
+        pool.launch()
+    assert not list(launched.RUNS.glob(".*.begun"))
+
+
 def test_runs_are_dealt_to_tasks_like_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     dealt: list[list[int]] = []
 
