@@ -153,7 +153,8 @@ def _cells(
     row: Mapping[Any, str], runs: Sequence[Origin], sets: dict[str, list[str]]
 ) -> tuple[str, ...]:
     if not runs:
-        return "", "", next((told for name, told in NO_RUN.items() if row.get(name)), "")
+        said = (told for name, told in NO_RUN.items() if row.get(name, "") not in ("", "False"))
+        return "", "", next(said, "")
     hashes = list(dict.fromkeys(run.config_hash for run in runs))
     schedules = list(dict.fromkeys(run.schedule_sha256[:DIGITS] for run in runs))
     verdicts = " ".join(sorted({run.verdict for run in runs}))

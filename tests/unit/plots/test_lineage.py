@@ -83,10 +83,11 @@ def test_many_runs_are_named_by_a_key(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_row_of_no_run_says_why(tmp_path: Path) -> None:
-    found = rows(tmp_path, "system,refused,inputs,value\na,,paper,1\nc,True,,\n")
+    found = rows(tmp_path, "system,refused,inputs,value\na,,paper,1\nc,True,,\nd,False,,\n")
     assert [(row["config_hash"], row["verdict"]) for row in found] == [
         ("", "no run"),
         ("", "refused"),
+        ("", ""),
     ]
 
 
