@@ -184,7 +184,7 @@ def make_runs(
             for name, points in runs:
                 now_s = time.monotonic()
                 save_points(name, points, out or RUNS)
-                if not points:  # a coarser grid has none of them
+                if not points and tier == "quick":  # a coarser grid has none of them
                     continue
                 _tell(name, points, now_s - started_s, progress.tell)
                 one = next(point for point in points if point.path is not None)
