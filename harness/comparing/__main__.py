@@ -40,11 +40,15 @@ TIE = "tie: within the simulator's band"
 STYLES = {"better": "green", "worse": "red", TIE: "yellow"}
 
 
-def judge(found: Difference, floor: float | None, *, live: bool, seeds: int) -> Difference:
-    """The floor is of two single runs; over several seeds it shrinks with their root."""
+def judge(
+    found: Difference, floor: float | None, *, live: bool, seeds: int, old: bool = False
+) -> Difference:
+    """The floor is of two single runs; over several seeds it shrinks with their root. `old`: other
+    code has one."""
     floor = floor / float(seeds**0.5) if floor is not None else None
     if floor is None and seeds == 1 and (live or found.metric.unit == RATE):
-        why = " (no floor)" if live else " (one seed)"
+        no_floor = " (floor of other code)" if old else " (no floor)"
+        why = no_floor if live else " (one seed)"
     elif found.low <= 0 <= found.high:
         why = ""
     elif floor is not None and abs(found.difference) <= floor:
@@ -96,9 +100,10 @@ def compare(reference: Arm, other: Arm) -> list[Difference]:
     sides = [[measured(run, slo) for run in side] for side in zip(*paired.values(), strict=True)]
     runs = [run for pair in paired.values() for run in pair]
     floors = noise_floor.floor(runs)
+    old = noise_floor.of_other_code(runs)
     live = any(not run.manifest["simulated"] for run in runs)
     judged = [
-        judge(each, (floors or {}).get(each.metric.name), live=live, seeds=len(paired))
+        judge(each, (floors or {}).get(each.metric.name), live=live, seeds=len(paired), old=old)
         for each in differences(*sides)
     ]
     first, second = zip(*paired.values(), strict=True)

@@ -17,7 +17,7 @@ from harness.files import read_json, write_json
 from harness.records.interval import interval
 from harness.records.run_folder import NOISE_FLOOR, FinishedRun
 from harness.records.slo import slo_of
-from harness.records.sources import why_again
+from harness.records.sources import changed, why_again
 
 LEAST = 3  # repeats
 OF = ("config_hash", "sources", "machine")  # what a floor is of: with another value there is none
@@ -65,6 +65,17 @@ def floor(runs: Sequence[FinishedRun]) -> dict[str, float] | None:
     return found or None
 
 
+def of_other_code(runs: Sequence[FinishedRun]) -> bool:
+    """Whether a floor of one of `runs` would count, had the code not changed since."""
+    return any(
+        made.get("sources") != run.manifest.get("sources")
+        and all(made.get(name) == run.manifest.get(name) for name in OF if name != "sources")
+        for run in runs
+        if (path := run.path / NOISE_FLOOR).is_file()
+        for made in [read_json(path)]
+    )
+
+
 def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
     kept = [o for o in run.manifest["overrides"] if key(o) not in ("hydra", *SHOWN)]
     words = [*kept, *(f"{name}={value}" for name, value in SHOWN.items())]
@@ -79,7 +90,10 @@ def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
             f"{run.manifest['config_hash']}); run it again first"
         )
     if found.manifest.get("sources") != (sources := run.manifest.get("sources")):
-        raise UsageError(f"{run.path}: run it again first: {why_again(sources)}")
+        told = [why_again(sources)] if sources is None or changed(sources) else []
+        if new := sorted({*(found.manifest.get("sources") or ())} - {*(sources or ())}):
+            told.append(f"new since: {', '.join(new)}")
+        raise UsageError(f"{run.path}: run it again first: {'; '.join(told)}")
     if found.invalid:
         raise RunError(f"{folder} is INVALID: {found.invalid}")
     return found

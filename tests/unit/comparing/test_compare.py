@@ -224,7 +224,7 @@ def test_an_invalid_run_is_refused_unless_told(
         (0.3, "own", "cannot tell (floor)"),
         (0.1, "of another run", "cannot tell (no floor)"),
         (0.1, "elsewhere", "cannot tell (no floor)"),
-        (0.1, "edited", "cannot tell (no floor)"),
+        (0.1, "edited", "cannot tell (floor of other code)"),
     ],
 )
 def test_a_live_difference_must_exceed_what_repeats_differ_by(
@@ -296,7 +296,11 @@ def test_a_repeat_that_fails_or_is_another_run_is_told(
     monkeypatch.setattr(subprocess, "run", another)
     for name, value, said in (
         ("config_hash", "another", "its command gives another run now"),
-        ("sources", {"harness/clock.py": "1"}, "run it again first: changed since: gone.py"),
+        (
+            "sources",
+            {"harness/clock.py": "1"},
+            "run it again first: changed since: gone.py; new since: harness/clock.py",
+        ),
     ):
         made = {name: value}
         run(live, 0.5, engine="torch", sources={"gone.py": "0"})
