@@ -5,7 +5,8 @@ makes it, its runs, and the claims that rest on it: published, ours, verdict, re
 
 results/published/report.html is committed, and made of what is committed. With figures that were
 made again (`python -m harness reproduce`), results/reproduced/report.html has them, too, beside the
-committed ones, with their verdicts; of a figure that several tiers made that of all seeds. Links
+committed ones, with their verdicts; of a figure that several tiers made that of all seeds. Figures
+made with HARDWARE are there, too, where no tier has all their seeds. Links
 lead to files that are there: to tables, and to the one run of each paper that is committed
 (results/published/PAPER/runs/FIGURE). Others are named by hash.
 """
@@ -95,14 +96,21 @@ def _judged_again(rows: Sequence[Judged], folder: Path) -> dict[str, Judged]:
 
 
 def _made(folder: Path, figure: str) -> Path | None:
-    """The figure's table of the first of TIERS that has one."""
-    tables = [folder / tier / f"{figure}.csv" for tier in TIERS]
+    """The figure's table of the first folder that has one."""
+    tables = [each / f"{figure}.csv" for each in _folders(folder)]
     return next((path for path in tables if path.is_file()), None)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Those of TIERS, with those of HARDWARE before `quick`, which makes no live figure."""
+    of_tiers = [folder / tier for tier in TIERS]
+    others = sorted(path.parent for path in folder.glob(f"*/{report.NAME}"))
+    return [*of_tiers[:-1], *(each for each in others if each not in of_tiers), of_tiers[-1]]
 
 
 def _outcomes(folder: Path) -> dict[str, str]:
     """What `reproduce` said of each figure and claim, with its tier and revision."""
-    rows = [row for tier in reversed(TIERS) for row in report.read(folder / tier)]
+    rows = [row for each in reversed(_folders(folder)) for row in report.read(each)]
     return {row.name: ": ".join(filter(None, astuple(row)[2:4])) + f" ({row.made})" for row in rows}
 
 
@@ -159,6 +167,8 @@ def facts(about: Mapping[str, Any], runs: Sequence[Mapping[str, str]]) -> dict[s
     drawn = [part for part in machines if part.startswith("SYNTHETIC")]
     code = [part for part in machines if part.startswith("revision")]
     twice = about["num_runs"] - len(runs)
+    told = about.get("runs", {}).values()
+    assert all(each.endswith(", VALID") for each in told), "an INVALID run is not drawn"
     return {
         "engine": origin[0],
         "hardware": "; ".join(part for part in machines if part not in [*drawn, *code]),

@@ -151,3 +151,30 @@ def test_the_page_is_written_where_it_is_asked_for(
     monkeypatch.setattr(papers, "REPRODUCED", tmp_path / "none")
     assert main(["papers", "--out", str(tmp_path / "a" / "page.html")]) == 0
     assert "what changed since 2" in (tmp_path / "a" / "page.html").read_text()
+
+
+def test_what_was_made_on_other_hardware_is_taken_where_no_tier_has_all_seeds(
+    tmp_path: Path,
+) -> None:
+    made = {"full": "a", "h100x8": "ab", "quick": "abc"}
+    for folder, names in made.items():
+        (tmp_path / folder).mkdir()
+        rows = [Row("figure", name, folder) for name in names]
+        report.write(tmp_path / folder, rows)
+        for name in names:
+            (tmp_path / folder / f"{name}.csv").touch()
+    found = {name: papers._made(tmp_path, name) for name in "abc"}
+    assert [path and path.parent.name for path in found.values()] == ["full", "h100x8", "quick"]
+    told = papers._outcomes(tmp_path)
+    assert [told[name].split(" ")[0] for name in "abc"] == ["full", "h100x8", "quick"]
+
+
+def test_a_table_with_an_invalid_run_is_not_said_to_be_valid() -> None:
+    about = {
+        "num_runs": 1,
+        "origin": ["sim", "1 run"],
+        "refused": [],
+        "runs": {"h": "f, s, INVALID"},
+    }
+    with pytest.raises(AssertionError, match="an INVALID run is not drawn"):
+        papers.facts(about, [{"hash": "h"}])
