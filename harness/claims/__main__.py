@@ -49,6 +49,11 @@ ROOT = Path(__file__).resolve().parents[2]
 CLAIMS, PUBLISHED = ROOT / "results/claims", ROOT / "results/published"
 LOCK, CHANGES = "lock.json", "changes.csv"
 VERSIONS = "versions"  # claims.csv as it was published, DATE.csv
+COUNTED = (  # above changed.md's tables
+    "Here every reading counts; of several readings of a sentence, [README.md](README.md) counts "
+    "the worst alone. [changes.csv](changes.csv) has what was changed after a verdict was known, "
+    "and [versions](versions) the ledger as it was."
+)
 
 
 @ends_in_order
@@ -181,7 +186,7 @@ def written(papers: Papers, lock: Mapping[str, Any], changes: Sequence[Change]) 
     made[CLAIMS / "experiments.md"] = experiments.as_markdown(papers, PUBLISHED)
     if version := max((CLAIMS / VERSIONS).glob("*.csv"), default=None):
         old = since.earlier(str(version), ROOT)
-        made[CLAIMS / "changed.md"] = since.page(old, since.table(csv), version.stem)
+        made[CLAIMS / "changed.md"] = since.page(old, since.table(csv), version.stem, f" {COUNTED}")
     if changes:
         made[CLAIMS / CHANGES] = registration.appended(CLAIMS / CHANGES, changes)
     return made | page.on_other_pages(papers, ROOT)

@@ -40,15 +40,15 @@ def table(csv: str) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(csv), dtype=str, keep_default_na=False)
 
 
-def page(old: pd.DataFrame, new: pd.DataFrame, version: str) -> str:
+def page(old: pd.DataFrame, new: pd.DataFrame, version: str, note: str = "") -> str:
     """Markdown: how many verdicts there were and are, then each claim that was judged otherwise,
     then those that only one of the versions has, then how many values moved. Claims are named
-    PAPER/ID."""
+    PAPER/ID. `note` stands above them."""
     both = old.merge(new, on=KEY, suffixes=("_old", ""))
     other = both[both["verdict_old"] != both["verdict"]]
     moved = both[(both["verdict_old"] == both["verdict"]) & (both["ours_old"] != both["ours"])]
     told = f"{len(other)} verdicts of {len(both)}; {len(moved)} more values."
-    lines = [f"# What changed since {version}", "", told, ""]
+    lines = [f"# What changed since {version}", "", told + note, ""]
     before, now = Counter(old["verdict"]), Counter(new["verdict"])
     counts = ([each, str(before[each]), str(now[each])] for each in VERDICTS)
     lines += markdown_rows(["claims", "then", "now"], counts)
