@@ -12,7 +12,7 @@
 # make figures-PAPER    all figures of a paper, then its claims: make figures-aegaeon
 # make reproduce        figures and claims again, beside the committed ones: PAPER=kunserve, FIGURE=aqua_fig08,
 #                       CLAIM=kunserve/abstract-tail, or all four papers; of one seed, or TIER=full.
-#                       WORLD=torch or HARDWARE=h100x1: their live versions alone, on that hardware
+#                       WORLD=torch or HARDWARE=h100x8: their live versions alone, on that hardware
 # make papers           the report, one page with every figure and claim: results/published/report.html
 # make smoke            one live run, one figure and its claims, in a few minutes
 # make archive          a tarball of this commit for a deposit, with its revision and checksums
@@ -167,12 +167,12 @@ compare-examples: setup
 gpu: setup
 	$(PY) -m tests.gpu
 
-SELFTEST := results/published/selftest
+# The certificate is made even if a test fails. The published ones: OUT=results/published/selftest
+OUT := results/runs/selftest
 selftest: setup
-	mkdir -p $(SELFTEST)
-	$(PY) -m harness selftest --json $(SELFTEST)/selftest.json
-	$(PY) -m harness selftest --certificate
-	cp results/runs/certificate.json $(SELFTEST)
+	mkdir -p $(OUT)
+	$(PY) -m harness selftest --json $(OUT)/selftest.json; told=$$?; \
+	  $(PY) -m harness selftest --certificate && cp results/runs/certificate.json $(OUT) && exit $$told
 
 fidelity: setup
 	$(PY) -m harness.fidelity
@@ -194,11 +194,11 @@ papers: setup
 smoke: setup
 	$(PY) -m harness reproduce --tier smoke
 
-# The same commit gives the same bytes. In the unpacked folder: sha256sum --check SHA256SUMS
+# The same commit gives the same bytes; archives of earlier versions go. In the unpacked folder: sha256sum --check SHA256SUMS
 ARCHIVE := elastic-harness-$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 archive:
 	@test -z "$$(git status --porcelain)" || { echo "commit first: an archive is of a commit"; exit 2; }
-	rm -rf build/$(ARCHIVE) && mkdir -p build/$(ARCHIVE)
+	rm -rf build/elastic-harness-* && mkdir -p build/$(ARCHIVE)
 	git archive HEAD | tar -x -C build/$(ARCHIVE)
 	git rev-parse HEAD > build/$(ARCHIVE)/REVISION
 	cd build/$(ARCHIVE) && find . -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | \

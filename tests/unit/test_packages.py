@@ -59,18 +59,22 @@ def test_what_a_container_needs_before_setup_is_copied_before(name: str) -> None
     assert re.search(r"^FROM \S+:[\w.-]+$", before, re.MULTILINE), "an image without a version"
 
 
-def test_the_self_test_keeps_what_it_found_and_the_certificate(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failed", [0, 1])
+def test_the_self_test_keeps_what_it_found_and_the_certificate(tmp_path: Path, failed: int) -> None:
     python = tmp_path / "python"
     python.write_text(
         f"#!{sys.executable}\nimport sys; from pathlib import Path\n"
         "runs = Path('results/runs'); runs.mkdir(parents=True, exist_ok=True)\n"
         "made = runs / 'certificate.json' if '--certificate' in sys.argv else sys.argv[-1]\n"
         "Path(made).write_text('{}')\n"
+        f"sys.exit({failed} and '--certificate' not in sys.argv)\n"
     )
     python.chmod(0o755)
     words = ["make", "-f", str(ROOT / "Makefile"), "-o", "setup", "selftest", f"PY={python}"]
-    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
-    kept = (tmp_path / "results/published/selftest").iterdir()
+    ended = subprocess.run(words, cwd=tmp_path, check=False, capture_output=True)
+    assert bool(ended.returncode) == bool(failed)
+    assert not (tmp_path / "results/published").exists()
+    kept = (tmp_path / "results/runs/selftest").iterdir()
     assert {path.name for path in kept} == {"selftest.json", "certificate.json"}
 
 

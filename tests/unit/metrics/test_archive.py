@@ -34,9 +34,10 @@ def archives(clone: Path) -> list[Path]:
     """Two of one commit."""
     packed = []
     for number in range(2):
+        (clone / "build/elastic-harness-0.0.1").mkdir(parents=True)  # of an earlier version
         done = make(clone)
         assert done.returncode == 0, done.stderr
-        (archive,) = (clone / "build").glob("elastic-*.tar.gz")
+        (archive,) = (clone / "build").glob("elastic-*")
         packed.append(archive.rename(clone / "build" / f"{number}.tar.gz"))
     return packed
 
