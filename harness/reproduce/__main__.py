@@ -36,7 +36,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,7 +57,15 @@ from harness.experiments.launched import add_launcher, launcher_words
 from harness.experiments.points import run_point
 from harness.files import make_folder, read_json
 from harness.reproduce import holding, report
-from harness.reproduce.asked import SMOKE_RUN, TIERS, WORLDS, asked, live_versions
+from harness.reproduce.asked import (
+    SMOKE_RUN,
+    TIERS,
+    WORLDS,
+    asked,
+    check_hardware,
+    live_versions,
+    live_words,
+)  # fmt: skip
 from harness.reproduce.holding import DIFFERING, FAILED, SAME, UNTOLD, Row
 from harness.reproduce.times import expected, last_times, note
 from harness.running import interrupts
@@ -93,14 +101,19 @@ def live_run() -> Row:
     return Row("run", SMOKE_RUN, FAILED if failed else SAME if valid else UNTOLD, told_of)
 
 
-def made_again(names: Sequence[str], making: Making, tier: str, out: Path) -> Iterator[Row]:
+def made_again(
+    names: Sequence[str], making: Making, tier: str, out: Path,
+    live_of: Mapping[str, Sequence[str]] = {},
+) -> Iterator[Row]:  # fmt: skip
     """Makes each figure in `out`, and says how its table compares. Experiments of an earlier figure
-    that had the same runs of them are not looked at again."""
+    that had the same runs of them are not looked at again. `live_of`: overrides of a figure's runs
+    on a real engine."""
     made: dict[str, object] = {}
     for number, name in enumerate(names, 1):
         left_s = expected(names[number - 1 :], tier, making.jobs, last_times()).seconds
         announce(f"[{number}/{len(names)}] {name}; about {left_s / 60:.0f} minutes left")
-        yield kept_going("figure", name, partial(_made, name, making, tier, out, made))
+        of_figure = replace(making, live=live_of.get(name, ()))
+        yield kept_going("figure", name, partial(_made, name, of_figure, tier, out, made))
 
 
 def _made(name: str, making: Making, tier: str, out: Path, made: dict[str, object]) -> Row:
@@ -119,7 +132,8 @@ def _made(name: str, making: Making, tier: str, out: Path, made: dict[str, objec
         (drawn,) = draw_all([name], making.jobs, out)
     if isinstance(drawn, RunError):
         raise drawn
-    note(name, tier, time.monotonic() - began_s, out)
+    if not making.live:  # another profile's times tell nothing of the published runs
+        note(name, tier, time.monotonic() - began_s, out)
     return holding.figure_held(name, out, of_one_seed=making.seeds is not None)
 
 
@@ -159,9 +173,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names, claims, out = asked([word for word in chosen.what if word not in launcher], tier)
     if live_alone:
         names, claims = live_versions(names, claims, chosen.world)
+    if chosen.hardware:
+        check_hardware(names, chosen.hardware)
     folder = REPRODUCED / (chosen.hardware or tier)
     make_folder(folder)
-    earlier = report.read(folder)
     live = [name for name in names if quick and has_live_runs(name)]
     names = [name for name in names if name not in live]
     before = expected(names, tier, chosen.jobs, last_times())
@@ -172,16 +187,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     announce(before.told(len(names), chosen.jobs, disk_usage(ROOT).free))
     announce(fill(", ".join(names), 98, initial_indent="  ", subsequent_indent="  "))
     rows = [kept_going("run", SMOKE_RUN, live_run)] if tier == "smoke" else []
-    hardware = [f"hardware={chosen.hardware}"] if chosen.hardware else []
-    making = Making(chosen.jobs, hardware, seeds=1 if quick else None, launcher=launcher)
-    rows += made_again(names, making, tier, folder)
+    live_of = {name: live_words(name, chosen.hardware) for name in names}
+    making = Making(chosen.jobs, seeds=1 if quick else None, launcher=launcher)
+    for row in made_again(names, making, tier, folder, live_of):
+        rows.append(row)
+        report.write(folder, [row])  # whatever ends the command later
     failed = {row.name for row in rows if row.outcome == FAILED}
     of_made = [claim for claim in claims if claim.figure in names and claim.figure not in failed]
     rows += (holding.of_the_same_seeds if quick else holding.judged_again)(of_made, folder)
     left_out = [Row("figure", name, UNTOLD, "needs a real engine: --tier full") for name in live]
     why = "left out of --tier quick unless it is named; claims that rest on it:"
     left_out += [Row("figure", name, UNTOLD, f"{why} {num}") for name, num in out.items()]
-    report.write(folder, earlier, rows, left_out, {f"{each.paper}/{each.id}" for each in claims})
+    report.write(folder, rows, left_out, {f"{each.paper}/{each.id}" for each in claims})
     rows += left_out
     console = Console()
     console.print(shown(rows))

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from fnmatch import filter as matching
 
 from harness.claims.ledger import Claim, load
+from harness.configuration.options import available
 from harness.errors import UsageError
-from harness.experiments.compose import ROOT
+from harness.experiments.compose import CONF, ROOT, composing, groups, sweep
 from harness.experiments.figures import described, figures, published
 from harness.files import read_json
 
@@ -22,6 +23,7 @@ CLAIMS = ROOT / "results/claims"
 TIERS = ("smoke", "quick", "full")
 WORLDS = ("sim", "torch", "vllm")
 SMOKE_RUN, SMOKE_FIGURE = "demo", "aegaeon_fig16"
+GPU = "experiment/aegaeon/machine@_global_=gpu"  # models and memory of Aegaeon's live figures there
 
 
 def asked(words: Sequence[str], tier: str) -> tuple[list[str], list[Claim], dict[str, int]]:
@@ -83,3 +85,35 @@ def live_versions(
     beside = [name for name in found if name not in names]
     more = asked(beside, "full")[1] if beside else []
     return found, [*(claim for claim in claims if claim.figure in found), *more]
+
+
+def live_words(figure: str, hardware: str | None) -> list[str]:
+    """Overrides of a figure's live runs on the profile `hardware`; None: none, they stay as they
+    are published."""
+    if hardware is None:
+        return []
+    gpu = composing([f"hardware={hardware}"]).hardware.device != "cpu"
+    return [*([GPU] if gpu and figure.startswith("aegaeon_") else []), f"hardware={hardware}"]
+
+
+def check_hardware(names: Sequence[str], hardware: str) -> None:
+    """Composes the live runs of the figures `names` on the profile `hardware`. Raises UsageError
+    where that fails, and where a figure has more devices than the profile."""
+    has = _num_devices(hardware)
+    for name in names:
+        *machine, profile = live_words(name, hardware)
+        for experiment in described(name).experiments:
+            engine, runs = sweep(experiment)
+            for of_run in dict.fromkeys(map(groups, runs)) if engine != "sim" else ():
+                words = [f"+experiment={experiment}", *of_run, *machine]
+                composing([*words, profile])
+                if (needs := composing(words).hardware.num_devices) > has:
+                    fit = [p for p in available(CONF, "hardware") if _num_devices(p) >= needs]
+                    raise UsageError(
+                        f"--hardware {hardware} has {has} of the {needs} devices of {name}; "
+                        f"profiles that have them: {', '.join(fit)}"
+                    )
+
+
+def _num_devices(hardware: str) -> int:
+    return int(composing([f"hardware={hardware}"]).hardware.num_devices)

@@ -58,8 +58,14 @@ def figure_held(name: str, out: Path, *, of_one_seed: bool) -> Row:
         coarse = isinstance(of.quick, Mapping)
         why = "a coarser grid" if coarse else "its rows rest on several"
         return Row("figure", name, UNTOLD, f"{FEW}, and {why}: its claims are compared")
-    few = f"; rows of {FEW}" if fewer else ""
     paths = [folder / f"{name}.csv" for folder in (out, published(name))]
+    few = ""
+    if fewer:
+        num_held, num_rows = _rows_held(paths[0])
+        few = f"; {num_held:,} of {num_rows:,} rows, of {FEW}"
+        if not num_held:
+            why = f"{FEW}, and no row says which: its claims are compared"
+            return Row("figure", name, UNTOLD, why)
     differs = difference(*paths, of_one_seed=fewer)
     if not differs:
         return Row("figure", name, SAME, few.removeprefix("; "))
@@ -67,6 +73,12 @@ def figure_held(name: str, out: Path, *, of_one_seed: bool) -> Row:
         return Row("figure", name, UNTOLD, f"live runs differ, its claims tell: {differs}")
     told = [f"{differs}{few}", *why_other(name, out, of_one_seed=fewer)]
     return Row("figure", name, DIFFERENT, "; ".join(told))
+
+
+def _rows_held(made: Path) -> tuple[int, int]:
+    """How many rows of a table of one seed say their seed, and how many there are."""
+    table = figure_table(made)
+    return (int(table["seed"].notna().sum()) if "seed" in table else 0), len(table)
 
 
 def _seeds(name: str, folder: Path | None = None) -> Any:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
 
 from harness.calibrate.tables import markdown_rows
 from harness.files import read_json, write_json, write_text
+from harness.records.claim import claimed
 from harness.records.manifest import git_revision
 from harness.reproduce.holding import DIFFERING, OUTCOMES, SAME, WITHIN, Row
 
@@ -17,24 +18,27 @@ NAME = "report.json"
 
 
 def read(folder: Path) -> list[Row]:
+    """The rows; keys that another version wrote into them are passed over."""
     path = folder / NAME
-    return [Row(**row) for row in read_json(path)["rows"]] if path.is_file() else []
+    rows = read_json(path)["rows"] if path.is_file() else []
+    known = [each.name for each in fields(Row)]
+    return [Row(**{key: row[key] for key in known if key in row}) for row in rows]
 
 
 def write(
-    folder: Path, earlier: Sequence[Row], rows: Sequence[Row], left_out: Sequence[Row],
-    claims: Collection[str],
-) -> None:  # fmt: skip
-    """`earlier`: those that there were. `rows`: of what the command made. `left_out`: those that
-    replace none. `claims`: those that were asked for, of which no earlier row stays."""
+    folder: Path, rows: Sequence[Row], left_out: Sequence[Row] = (), claims: Collection[str] = ()
+) -> None:
+    """`rows`: of what the command made. `left_out`: those that replace none. `claims`: those that
+    were asked for, of which no earlier row stays. Commands at the same time keep each other's."""
     git = git_revision()
     dirty = ", changed since" if git and git["dirty"] else ""
     made = f"{folder.name}, " + (f"{git['revision'][:8]}{dirty}" if git else "revision unknown")
     now, out = ([replace(row, made=made) for row in of] for of in (rows, left_out))
-    stay = [row for row in earlier if row.what != "claim" or row.name not in claims]
-    every = list({(row.what, row.name): row for row in (*out, *stay, *now)}.values())
-    write_json(folder / NAME, {"rows": [asdict(row) for row in every]})
-    write_text(folder / "report.md", as_page(every))
+    with claimed(folder / "report.claim", wait=True):
+        stay = [row for row in read(folder) if row.what != "claim" or row.name not in claims]
+        every = list({(row.what, row.name): row for row in (*out, *stay, *now)}.values())
+        write_json(folder / NAME, {"rows": [asdict(row) for row in every]})
+        write_text(folder / "report.md", as_page(every))
 
 
 def differing(rows: Sequence[Row]) -> list[Row]:

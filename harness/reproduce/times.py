@@ -78,6 +78,8 @@ def expected(names: Sequence[str], tier: str, jobs: int, times: Times) -> Expect
     for name, num_seeds in experiments.items():
         engine, runs = sweep(name)
         runs = wanted(runs, only[name])
+        if not runs:  # a coarser grid has none of them
+            continue
         here = times["experiments"].get(name)
         of_all = len(runs) + searched.get(name, 0.0)
         by_seed = ceil(of_all / num_seeds if tier == "quick" else of_all)

@@ -69,12 +69,28 @@ def test_rows_of_one_seed_are_held_against_the_committed_rows_of_this_seed(
         (tmp_path / f"{name}.csv").write_text(head + rows)
         return holding.figure_held(name, tmp_path, of_one_seed=True)
 
-    assert held("1,0,4\n8,0,5\n,,8\n").outcome == SAME, "what has no seed is of all of them"
+    same = held("1,0,4\n8,0,5\n,,8\n")
+    assert (same.outcome, same.told) == (SAME, "2 of 3 rows, of fewer than 5 seeds"), (
+        "what has no seed is of all of them"
+    )
+    assert held(",,8\n").outcome == UNTOLD, "no row was compared"
     changed = held("1,0,4\n8,0,5.5\n")
     assert (changed.outcome, changed.told) == (
-        DIFFERENT, "p99_s, by up to 9.1%; rows of fewer than 5 seeds"
+        DIFFERENT, "p99_s, by up to 9.1%; 2 of 2 rows, of fewer than 5 seeds"
     )  # fmt: skip
     assert holding.figure_held(name, tmp_path, of_one_seed=False).outcome == DIFFERENT
+
+
+@pytest.mark.parametrize("name", [n for n in figures.figures() if described(n).quick == "rows"])
+def test_a_row_that_quick_compares_rests_on_no_run_of_another_seed(name: str) -> None:
+    table = figure_table(published(name) / f"{name}.csv")
+    if not {"seed", "config_hash"} <= set(table):
+        pytest.skip("no row says its seed")
+    sets = json.loads((published(name) / f"{name}.json").read_text()).get("sets", {})
+    seeds: dict[str, float] = {}  # by the hash of a run, which has one
+    for row in table[table.seed.notna() & table.config_hash.notna()].itertuples():
+        for run in sets.get(row.config_hash, str(row.config_hash).split()):
+            assert seeds.setdefault(run, row.seed) == row.seed, f"{run} is of another seed, too"
 
 
 def test_a_table_that_was_never_committed_differs(tmp_path: Path) -> None:

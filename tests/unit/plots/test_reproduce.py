@@ -1,6 +1,9 @@
 """`python -m harness reproduce`: figures and claims again, beside the committed ones."""
 
 import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -10,12 +13,20 @@ import harness.reproduce.__main__ as reproduce
 from harness.claims.assess import figure_table
 from harness.errors import RunError
 from harness.experiments.batch import Making
+from harness.experiments.compose import composing
 from harness.experiments.figures import described, make_runs, published
 from harness.experiments.points import Point
 from harness.reproduce import holding, report, times
 from harness.reproduce.__main__ import made_again, main
-from harness.reproduce.asked import SMOKE_FIGURE, asked, live_versions
-from harness.reproduce.holding import DIFFERENT, FAILED, SAME, UNTOLD, WITHIN, Row
+from harness.reproduce.asked import (
+    GPU,
+    SMOKE_FIGURE,
+    asked,
+    check_hardware,
+    live_versions,
+    live_words,
+)  # fmt: skip
+from harness.reproduce.holding import DIFFERENT, FAILED, OUTCOMES, SAME, UNTOLD, WITHIN, Row
 from harness.reproduce.report import as_page, verdict
 
 
@@ -164,12 +175,10 @@ def test_the_report_keeps_what_earlier_commands_made_each_row_with_its_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = into(tmp_path, monkeypatch)
-    revisions = iter("ab")
-    monkeypatch.setattr(
-        report, "git_revision", lambda: {"revision": 8 * next(revisions), "dirty": False}
-    )
-    assert main(["kunserve_table1"]) == 0
-    assert main(["kunserve_table2"]) == 0
+    for letter, name in ("a", "kunserve_table1"), ("b", "kunserve_table2"):
+        git = {"revision": 8 * letter, "dirty": False}
+        monkeypatch.setattr(report, "git_revision", lambda git=git: git)
+        assert main([name]) == 0
     page = (out / "report.md").read_text()
     assert "| figure | kunserve_table1 | the same |  | quick, aaaaaaaa |" in page
     assert "| figure | kunserve_table2 | the same |  | quick, bbbbbbbb |" in page
@@ -177,11 +186,39 @@ def test_the_report_keeps_what_earlier_commands_made_each_row_with_its_revision(
 
 
 def test_what_a_command_leaves_out_or_does_not_judge_replaces_no_row_but_old_claims_go(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     earlier = [Row("figure", "a", DIFFERENT), Row("claim", "p/b", SAME), Row("claim", "p/c", SAME)]
-    report.write(tmp_path, earlier, [], [Row("figure", "a", UNTOLD)], {"p/b"})
-    assert report.read(tmp_path) == [earlier[0], earlier[2]]
+    monkeypatch.setattr(report, "git_revision", lambda: None)
+    report.write(tmp_path, earlier)
+    report.write(tmp_path, [], [Row("figure", "a", UNTOLD)], {"p/b"})
+    assert [(row.name, row.outcome) for row in report.read(tmp_path)] == [
+        ("a", DIFFERENT), ("p/c", SAME)
+    ]  # fmt: skip
+
+
+def test_keys_that_another_version_wrote_into_a_report_are_passed_over(tmp_path: Path) -> None:
+    row = {"what": "figure", "name": "a", "outcome": SAME, "minutes": 3}
+    (tmp_path / "report.json").write_text(json.dumps({"rows": [row]}))
+    assert report.read(tmp_path) == [Row("figure", "a", SAME)]
+
+
+def test_a_command_that_is_ended_keeps_the_figures_that_it_made_and_those_of_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = into(tmp_path, monkeypatch)
+
+    def made(*_: object) -> Iterator[Row]:
+        yield Row("figure", "aqua_fig08", SAME)
+        report.write(out, [Row("figure", "beside", DIFFERENT)])
+        yield Row("figure", "aqua_fig09", SAME)
+        raise SystemExit
+
+    monkeypatch.setattr(reproduce, "made_again", made)
+    with suppress(SystemExit):
+        main(["aqua_fig08"])
+    found = {row.name: row.outcome for row in report.read(out)}
+    assert found == {"aqua_fig08": SAME, "beside": DIFFERENT, "aqua_fig09": SAME}
 
 
 def test_live_versions_are_chosen_by_world(
@@ -213,13 +250,41 @@ def test_a_profile_of_hardware_has_the_live_figures_and_a_folder_of_its_own(
         raise RunError("no such device")
 
     monkeypatch.setattr(reproduce, "make_runs", make)
-    folder = tmp_path / "reproduced" / "h100x1"
-    assert main(["blitzscale_fig21", "--hardware", "h100x1"]) == 1
-    assert made == [("blitzscale_fig21_live", ["hardware=h100x1"], folder)]
-    assert "h100x1, " in (folder / "report.md").read_text()
+    folder = tmp_path / "reproduced" / "h100x8"
+    assert main(["blitzscale_fig21", "--hardware", "h100x8"]) == 1
+    assert made == [("blitzscale_fig21_live", ["hardware=h100x8"], folder)]
+    assert "h100x8, " in (folder / "report.md").read_text()
     assert main(["blitzscale_fig21", "--hardware", "h100x9"]) == 2
     assert "--hardware h100x9 does not exist; choose one of: " in capsys.readouterr().err
     assert main(["--world", "torch", "--tier", "smoke"]) == 2
+
+
+def test_the_documented_profile_has_the_devices_of_every_live_figure() -> None:
+    page = (reproduce.ROOT / "docs/artifact.md").read_text()
+    (profile,) = re.findall("^make reproduce PAPER=kunserve HARDWARE=([a-z0-9]+)", page, re.M)
+    names, _ = live_versions(*asked([], "full")[:2], "sim")
+    assert {"aegaeon_fig10", "kunserve_fig15_live"} <= set(names)
+    check_hardware(names, profile)
+    assert live_words("kunserve_fig15_live", profile) == [f"hardware={profile}"]
+    assert live_words("aegaeon_fig10", profile) == [GPU, f"hardware={profile}"]
+    assert live_words("aegaeon_fig10", "local_x2") == ["hardware=local_x2"]
+    made = composing(["+experiment=aegaeon_fig07", *live_words("aegaeon_fig10", profile)])
+    assert (made.engine.device, made.hardware.name) == ("cuda", profile)
+
+
+@pytest.mark.parametrize(
+    ("figure", "needs"), [("kunserve_fig14_live", 2), ("blitzscale_fig21_live", 4)]
+)
+def test_a_profile_with_fewer_devices_than_a_figure_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    figure: str, needs: int,
+) -> None:  # fmt: skip
+    into(tmp_path, monkeypatch)
+    assert main([figure, "--hardware", "h100x1"]) == 2
+    said = capsys.readouterr().err
+    assert f"--hardware h100x1 has 1 of the {needs} devices of {figure}; profiles that" in said
+    assert "h100x8" in said
+    assert not (tmp_path / "reproduced").exists()
 
 
 @pytest.mark.parametrize(("num_invalid", "outcome"), [(1, SAME), (2, FAILED)])
@@ -314,6 +379,21 @@ def test_the_first_time_tells_by_the_committed_tables_times() -> None:
     about = json.loads((published(name) / f"{name}.json").read_text())
     searched = times.expected([name], "quick", 2, times.last_times(Path("none")))
     assert searched.num_runs == pytest.approx(about["num_runs"] / len(about["seeds"]), abs=4)
+
+
+def test_the_evaluators_page_shows_the_words_and_folders_of_the_command() -> None:
+    page = (reproduce.ROOT / "docs/artifact.md").read_text()
+    shown = re.findall(r"^  (run|figure|claim) +(\S+) {2,}(.+?)(?: {2,}(.*))?$", page, re.M)
+    assert {outcome for _, _, outcome, _ in shown} <= set(OUTCOMES)
+    of_one_seed = [told for _, name, _, told in shown if "fig04" in name]
+    assert of_one_seed
+    assert all(told.endswith(holding.FEW) for told in of_one_seed)
+    assert re.findall(r"^results/reproduced/(.*)$", page, re.M) == [
+        f"{tier}/report.md" for tier in ("smoke", "quick", "full")
+    ]
+    assert re.findall(r"^Verdict: (.*)$", page, re.M) == [
+        f"nothing differs ({num} the same)." for num in (5, 6, 4)
+    ]
 
 
 def test_the_verdict_counts_each_outcome() -> None:
