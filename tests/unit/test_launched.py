@@ -15,6 +15,7 @@ from harness.errors import RunError, UsageError
 from harness.experiments import launched
 from harness.experiments.figures import main
 from harness.experiments.launched import Launched, Tasks, launcher_words
+from harness.experiments.points import RUNS
 
 BASIC = ["hydra/launcher=basic"]
 
@@ -89,7 +90,7 @@ def test_a_connection_that_is_lost_after_the_first_task_began_is_no_wrong_comman
     pool.submit(lost)
     with pytest.raises(RunError, match="a task of the launcher failed: ConnectionError: the proxy"):
         pool.launch()
-    assert not list(launched.RUNS.glob(".*.begun"))
+    assert not list(RUNS.glob(".*.begun"))
 
 
 def test_runs_are_dealt_to_tasks_like_cards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from harness import model_spec
 from harness.errors import UsageError
-from harness.model_shapes import Shapes
-from harness.model_spec import ModelSpec
+from harness.model_spec import ModelSpec, Shapes
 from tests.elastic import private, spec
 
 

@@ -70,7 +70,7 @@ def test_a_figure_that_was_made_again_stands_beside_the_committed_one(
     made = tmp_path / "reproduced"
     for tier, outcome in (("full", "different"), ("quick", "the same")):
         (made / tier).mkdir(parents=True)
-        report.write(made / tier, [], [Row("figure", FIGURE, outcome, "to six digits")], [], ())
+        report.write(made / tier, [], [Row("figure", FIGURE, outcome, "to six digits")])
     for suffix in (".png", ".json", ".csv"):
         shutil.copy(ROOT / "results/published/kunserve" / f"{FIGURE}{suffix}", made / "quick")
     shown = page(FIGURE, tmp_path, monkeypatch, again=made)

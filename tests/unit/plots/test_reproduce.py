@@ -13,7 +13,7 @@ import harness.reproduce.__main__ as reproduce
 from harness.claims.assess import figure_table
 from harness.errors import RunError
 from harness.experiments.batch import Making
-from harness.experiments.compose import composing
+from harness.experiments.compose import ROOT, composing
 from harness.experiments.figures import described, make_runs, published
 from harness.experiments.points import Point
 from harness.reproduce import holding, report, times
@@ -260,7 +260,7 @@ def test_a_profile_of_hardware_has_the_live_figures_and_a_folder_of_its_own(
 
 
 def test_the_documented_profile_has_the_devices_of_every_live_figure() -> None:
-    page = (reproduce.ROOT / "docs/artifact.md").read_text()
+    page = (ROOT / "docs/artifact.md").read_text()
     (profile,) = re.findall("^make reproduce PAPER=kunserve HARDWARE=([a-z0-9]+)", page, re.M)
     names, _ = live_versions(*asked([], "full")[:2], "sim")
     assert {"aegaeon_fig10", "kunserve_fig15_live"} <= set(names)
@@ -382,7 +382,7 @@ def test_the_first_time_tells_by_the_committed_tables_times() -> None:
 
 
 def test_the_evaluators_page_shows_the_words_and_folders_of_the_command() -> None:
-    page = (reproduce.ROOT / "docs/artifact.md").read_text()
+    page = (ROOT / "docs/artifact.md").read_text()
     shown = re.findall(r"^  (run|figure|claim) +(\S+) {2,}(.+?)(?: {2,}(.*))?$", page, re.M)
     assert {outcome for _, _, outcome, _ in shown} <= set(OUTCOMES)
     of_one_seed = [told for _, name, _, told in shown if "fig04" in name]
