@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from harness.comparing.conditions import differences, same
+from harness.comparing.conditions import WORK, differences, same
 from harness.errors import UsageError
 from harness.records.metrics import over_time
 from harness.records.numbers import number, seconds
@@ -41,7 +41,7 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
     if len(run_dirs) > len(PALETTE):
         raise UsageError(f"{len(run_dirs)} runs: a figure tells at most {len(PALETTE)} apart")
     runs = [FinishedRun.load(path) for path in run_dirs]
-    paired = any(same(run, runs[0], "schedule", "model") for run in runs[1:])
+    paired = any(same(run, runs[0], *WORK) for run in runs[1:])
     made, (ttft, tbt, means, tokens, *less) = figure(2 + paired, 2, width=9, height=6 + 3 * paired)
     ttft.set_title("TTFT")
     tbt.set_title("TBT, gaps above 0")
@@ -75,7 +75,7 @@ def _paired(axes: Axes, name: str, runs: Sequence[FinishedRun]) -> None:
     axes.set(title=f"{what} less the first run's, by request", xlabel="seconds", ylabel="share")
     first = getattr(TokenLog.from_table(runs[0].requests), name)
     for run, colour in list(zip(runs, PALETTE, strict=False))[1:]:
-        if same(run, runs[0], "schedule", "model"):
+        if same(run, runs[0], *WORK):
             less = getattr(TokenLog.from_table(run.requests), name) - first
             less = np.sort(less[np.isfinite(less)])
             shown = thinned(len(less))
@@ -106,10 +106,10 @@ def _choices(run: FinishedRun, runs: Sequence[FinishedRun]) -> str:
 
 def table(run_dirs: Sequence[Path]) -> Table:
     """Each metric of each run, with its ratio to the first run's: where both ran one model on one
-    schedule and both are VALID, and for what an SLO decides, under one SLO."""
+    schedule in one way and both are VALID, and for what an SLO decides, under one SLO."""
     runs = [FinishedRun.load(path) for path in run_dirs]
-    same_work = [not run.invalid and same(run, runs[0], "schedule", "model") for run in runs]
-    same_slo = [not run.invalid and same(run, runs[0], "schedule", "model", "SLO") for run in runs]
+    same_work = [not run.invalid and same(run, runs[0], *WORK) for run in runs]
+    same_slo = [not run.invalid and same(run, runs[0], *WORK, "SLO") for run in runs]
     said = [*differences(runs), *captions([run.manifest for run in runs])]
     made = Table("metric", *labels(runs), caption="\n".join(said), box=SIMPLE_HEAD)
     for key, name in LATENCIES.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from harness.comparing.conditions import NEEDED, conditions, same
+from harness.comparing.conditions import NEEDED, WORK, conditions, same
 from harness.errors import UsageError
 from harness.records.run_folder import FinishedRun
 from harness.running.prepare import PRESENTATION
@@ -47,7 +47,7 @@ def pairs(reference: Arm, other: Arm) -> dict[int, tuple[FinishedRun, FinishedRu
 
     Seeds that change nothing are one seed: no two pairs have the same requests table on both
     sides. Raises UsageError if they share none, or if a pair has not served one model on one
-    schedule.
+    schedule in one way, open or closed loop.
     """
     shared = sorted(set(reference.by_seed) & set(other.by_seed))
     if not shared:
@@ -58,7 +58,7 @@ def pairs(reference: Arm, other: Arm) -> dict[int, tuple[FinishedRun, FinishedRu
     found: dict[int, tuple[FinishedRun, FinishedRun]] = {}
     for seed in shared:
         first, second = reference.by_seed[seed], other.by_seed[seed]
-        lacking = [name for name in ("schedule", "model") if not same(first, second, name)]
+        lacking = [name for name in WORK if not same(first, second, name)]
         if lacking:
             raise UsageError(
                 f"{first.path} and {second.path} differ in {' and '.join(lacking)}: requests "

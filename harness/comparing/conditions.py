@@ -21,6 +21,9 @@ NEEDED: dict[str, Callable[[FinishedRun], Any]] = {  # what is the same in runs 
 }
 
 
+WORK = tuple(name for name in NEEDED if name != "SLO")  # what both sides of a pair were asked
+
+
 def _limits(run: FinishedRun) -> tuple[object, ...]:
     """However they are written: by model what a good request meets, and a token on time."""
     slo, models = slo_of(run.summary), run.summary.get("models", {})

@@ -143,6 +143,17 @@ def test_requests_of_two_schedules_are_not_compared(tmp_path: Path) -> None:
         pairs(*arms([FinishedRun.load(path) for path in (first, second)]))
 
 
+def test_an_open_and_a_closed_loop_of_one_schedule_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = run(tmp_path / "a", 0.5)
+    second = run(tmp_path / "b", 0.3, system="b", closed_loop=8)
+    assert main([str(first), str(second), "--anyway"]) == 2
+    told = capsys.readouterr()
+    assert "differ in open or closed loop: requests are compared one by one" in told.err
+    assert not told.out
+
+
 def test_unequal_budgets_are_refused_unless_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

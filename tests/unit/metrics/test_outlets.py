@@ -86,6 +86,7 @@ def edited(path: Path, file: str, **values: object) -> None:
     ("file", "values", "said", "slo_alone"),
     [
         ("manifest.json", {"schedule_sha256": "1" * 64}, "schedule: their numbers", False),
+        ("manifest.json", {"closed_loop": 8}, "open or closed loop: their numbers", False),
         (
             "manifest.json",
             {"choices": {"system": "fcfs", "workload": "coins", "model": "huge"}},
@@ -109,6 +110,8 @@ def test_compare_gives_no_ratio_across_what_does_not_compare(
     table = compare.table(paths)
     warning, *_, error = str(table.caption).splitlines()
     assert warning == f"The runs differ in {said} do not compare."
+    compare.draw([paths[0], paths[2]], out := tmp_path / "figure.svg")
+    assert ("less the first run" in out.read_text()) == slo_alone
     assert error == "simulator error: not measured for TEST-1"
     assert conditions.differences(runs) == [warning]
     assert conditions.differences(runs[:2]) == []
