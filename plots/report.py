@@ -83,10 +83,11 @@ def page(run: FinishedRun) -> str:
         latencies=LATENCIES,
         columns=COLUMNS,
         cell=run_table.cell,
+        ends_of=run_table.ends_of,
         slo_words=end_table.slo_words,
         model_columns=end_table.MODEL_COLUMNS,
         models=model_rows(run.summary["models"]),
-        other_lines=end_table.other_lines(run.summary),
+        lines=[*end_table.slo_lines(run.summary), *end_table.other_lines(run.summary)],
         workload="; ".join(end_table.workload_lines(run.manifest["dataset"])),
         pictures={
             path.name: data_url(path.read_bytes()) for path in sorted(run.path.glob("*.png"))

@@ -4,7 +4,7 @@ it, and its verdict. Shows what summary.json holds and computes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -71,20 +71,17 @@ def slo_words(slo: Mapping[str, Any]) -> str:
 
 
 def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
-    slo, attainment, verdict = summary["slo"], summary["slo_attainment"], summary["verdict"]
-    grid = Table.grid(padding=(0, 2))
-    shares = [f"{kind} {share(attainment[kind])}" for kind in ATTAINMENTS]
-    names = ("request_throughput_per_s", "output_throughput_tokens_per_s", "goodput_per_s")
-    completed, tokens, good = (number(summary[name]) for name in names)
+    verdict, grid = summary["verdict"], Table.grid(padding=(0, 2))
+    names = ("request_throughput_per_s", "output_throughput_tokens_per_s")
+    completed, tokens = (number(summary[name]) for name in names)
     grid.add_row(
         "requests",
         f"{summary['num_completed']} of {summary['num_requests']} completed, "
         f"{summary['num_failed']} failed ({summary['num_timeouts']} timed out)",
     )
     grid.add_row("throughput", f"{completed} requests/s, {tokens} tokens/s")
-    grid.add_row("SLO attainment", ", ".join(shares) + _within(summary))
-    within = escape(f"SLO {slo['name']}: {slo_words(slo)}")
-    grid.add_row("goodput", f"{good} requests/s within {within}")
+    for name, what in slo_lines(summary):
+        grid.add_row(name, escape(what))
     for name, what in other_lines(summary):
         grid.add_row(name, what)
     grid.add_row("workload", escape("; ".join(workload_lines(manifest["dataset"]))))
@@ -97,10 +94,19 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     return grid
 
 
-def _within(summary: Mapping[str, Any]) -> str:
-    """The interval of the attainment by request."""
-    low, high = summary["intervals_95"]["slo_attainment"]["request"]
-    return f" (95 %: {low:.1%} to {high:.1%})"
+def slo_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Attainment, its interval by request, and goodput with its interval."""
+    slo, within = summary["slo"], summary.get("intervals_95", {})  # earlier runs have none
+    shares = ", ".join(f"{kind} {share(summary['slo_attainment'][kind])}" for kind in ATTAINMENTS)
+    ends = _within(within.get("slo_attainment", {}).get("request"), share)
+    yield "SLO attainment", f"{shares}{ends}"
+    good = f"{number(summary['goodput_per_s'])} requests/s"
+    ends = _within(within.get("goodput_per_s"), number)
+    yield "goodput", f"{good}{ends} within SLO {slo['name']}: {slo_words(slo)}"
+
+
+def _within(interval: Sequence[float] | None, show: Callable[[float], str]) -> str:
+    return f" (95 %: {ends_of(interval, show)})" if interval else ""
 
 
 def workload_lines(dataset: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ generated. Shows what summary.json holds and computes nothing. That of one run: 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -169,12 +169,14 @@ def cell(row: Mapping[str, float | None], column: str) -> str:
     return absent(row, column) if value is None else seconds(value)
 
 
-def ends_of(interval: Sequence[float | None] | None) -> str:
-    """An interval of seconds; "> 0.71 s" where the sample does not reach to its higher end."""
+def ends_of(
+    interval: Sequence[float | None] | None, show: Callable[[float], str] = seconds
+) -> str:
+    """An interval; "> 0.71 s" where the sample does not reach to its higher end."""
     low, high = interval or (None, None)
     if low is None or high is None:
-        return "" if low is None else f"> {seconds(low)}"
-    return f"{seconds(low)} to {seconds(high)}"
+        return "" if low is None else f"> {show(low)}"
+    return f"{show(low)} to {show(high)}"
 
 
 def absent(row: Mapping[str, float | None], column: str) -> str:

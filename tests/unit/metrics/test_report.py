@@ -31,6 +31,8 @@ def test_end_table_says_where_its_numbers_come_from(tmp_path: Path) -> None:
     text = printed(end_table(run.summary, run.manifest))
     for words in ("SIMULATED", "bench: 2 x TEST-1", "seed 7", "ARRIVALS DRAWN", "VALID"):
         assert words in text
+    low, high = map(number, run.summary["intervals_95"]["goodput_per_s"])
+    assert f"requests/s (95 %: {low} to {high}) within SLO" in " ".join(text.split())
     assert text.count("n<662") == 3  # P99 of 70 requests; the pooled gaps are 1,330
 
 

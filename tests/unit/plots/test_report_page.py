@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from harness.files import read_json
+from harness.records.numbers import number, seconds
 from harness.records.record import Recorder, Segment
 from harness.records.tables import EVENTS, events_table, requests_table
 from harness.request import Request
@@ -64,6 +65,13 @@ def test_a_report_is_one_file_with_the_runs_numbers(tmp_path: Path) -> None:
     assert manifest["config_hash"] in text
     assert "100 of 100" in text
     assert json.loads(page.scripts[0])["end_s"] > 0
+    within = summary["intervals_95"]
+    low, high = within["e2e_s"]["p50"]
+    assert f"{seconds(low)} to {seconds(high)}" in text
+    low, high = within["slo_attainment"]["request"]
+    assert f"(95 %: {low:.1%} to {high:.1%}) goodput" in text
+    low, high = map(number, within["goodput_per_s"])
+    assert f"requests/s (95 %: {low} to {high}) within SLO" in text
 
 
 def test_broken_rules_are_named_and_odd_text_is_escaped(tmp_path: Path) -> None:
