@@ -115,8 +115,8 @@ def table(run_dirs: Sequence[Path]) -> Table:
     for key, name in LATENCIES.items():
         for column, statistic in COLUMNS.items():
             of_runs = [run.summary[key] for run in runs]
-            values = [row[column] for row in of_runs]
-            why = ["" if row[column] is not None else absent(row, column) for row in of_runs]
+            values = [row.get(column) for row in of_runs]
+            why = ["" if row.get(column) is not None else absent(row, column) for row in of_runs]
             made.add_row(f"{name} {statistic}", *_cells(values, seconds, same_work, why))
     rates = [run.summary["output_throughput_tokens_per_s"] for run in runs]
     made.add_row("tokens/s", *_cells(rates, number, same_work))

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 CONFIDENCE = 0.99
 
 
@@ -29,7 +29,7 @@ def min_samples(percentile: float) -> int:
 
 
 def distribution(values: npt.NDArray[np.float64]) -> dict[str, float | int | None]:
-    """num_samples, mean, p50, p90, p95, p99 of the finite ones of `values`; None: too few of them.
+    """num_samples, mean, p50, p90, p95, p99, p99.9 of the finite ones of `values`; None: too few of them.
 
     Percentiles interpolate linearly between order statistics.
     """

@@ -27,7 +27,7 @@ from harness.schedule import shown
 # Of iteration times, the surest first.
 SOURCES = ("measured", "device law", "served batches", "kernel profiles", "datasheet")
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
-COLUMNS = {"mean": "mean", "p50": "P50", "p90": "P90", "p99": "P99"}
+COLUMNS = {"mean": "mean", "p50": "P50", "p90": "P90", "p99": "P99", "p99.9": "P99.9"}
 
 
 def origin(manifest: Mapping[str, Any]) -> str:
@@ -165,13 +165,11 @@ def sweep_table(
 
 
 def cell(row: Mapping[str, float | None], column: str) -> str:
-    value = row[column]
+    value = row.get(column)
     return absent(row, column) if value is None else seconds(value)
 
 
-def ends_of(
-    interval: Sequence[float | None] | None, show: Callable[[float], str] = seconds
-) -> str:
+def ends_of(interval: Sequence[float | None] | None, show: Callable[[float], str] = seconds) -> str:
     """An interval; "> 0.71 s" where the sample does not reach to its higher end."""
     low, high = interval or (None, None)
     if low is None or high is None:
@@ -180,10 +178,12 @@ def ends_of(
 
 
 def absent(row: Mapping[str, float | None], column: str) -> str:
-    """Why a latency has no value: there are no samples, or fewer than its percentile needs."""
-    if not row["num_samples"]:
+    """Why a latency has no value: there are no samples, or fewer than its percentile needs; or an
+    earlier version did not compute it."""
+    if not (count := row["num_samples"]):
         return "none"
-    return f"n<{min_samples(float(column.removeprefix('p')))}"
+    least = min_samples(float(column.removeprefix("p")))
+    return f"n<{least}" if count < least else "not computed"
 
 
 def share(value: float | None) -> str:

@@ -99,7 +99,7 @@ class RelativeSlo(Slo):
     """Limits of `factor` x a statistic of TTFT and of tpot (a request's mean TBT) in a baseline.
 
     `baseline` is the folder of a completed run under modest load; `statistic` a key of its
-    summary: mean, p50, p90, p95 or p99. Raises UsageError where either is missing there.
+    summary: mean, p50, p90, p95, p99 or p99.9. Raises UsageError where either is missing there.
     """
 
     @dataclass(kw_only=True, slots=True)

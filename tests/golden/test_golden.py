@@ -74,6 +74,8 @@ def test_a_systems_simulated_run_is_what_it_was(system: str, tmp_path: Path) -> 
         words = (*words, "figure=plots.report.draw")
     summary = run_here(tmp_path / "run", *words)
     kept = {key: summary[key] for key in KEPT}
+    for latency in ("ttft_s", "tpot_s", "tbt_s", "e2e_s"):
+        del kept[latency]["p99.9"]  # which is younger than these files
     golden = HERE / f"{system}.json"
     if os.environ.get("HARNESS_REWRITE_GOLDEN"):
         golden.write_text(json.dumps(kept, indent=1) + "\n")

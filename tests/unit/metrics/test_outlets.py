@@ -64,6 +64,7 @@ def test_compare_says_why_a_percentile_is_missing_as_the_run_does(tmp_path: Path
     rows = dict(zip(metric, zip(*runs, strict=True), strict=True))
     assert rows["TTFT P99"] == ("n<662", "n<662")
     assert rows["TPOT P99"] == ("n<662", "none")
+    assert rows["TPOT P99.9"] == ("n<6636", "none")
 
 
 def test_compare_draws_beside_the_first_run(

@@ -24,6 +24,8 @@ def test_percentiles_appear_as_the_sample_supports_them() -> None:
     assert row["mean"] == pytest.approx(331.5)
     assert row["p50"] == pytest.approx(331.5)
     assert row["p99"] == pytest.approx(1 + 0.99 * 661)
+    assert row["p99.9"] is None
+    assert distribution(np.arange(6636.0))["p99.9"] == pytest.approx(0.999 * 6635)
 
 
 def test_empty_sample_has_nothing() -> None:

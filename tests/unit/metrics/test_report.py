@@ -89,7 +89,7 @@ def test_end_table_shows_models_and_switches_where_instances_are_shared(tmp_path
     assert seconds(own["ttft_s"]["mean"]) in line
     assert line.split()[-1] == number(own["goodput_per_s"])
     assert "… 2 more" in text
-    assert "20; mean 500 ms, P50 500 ms, P90 n<64, P99 n<662; 75%" in text
+    assert "20; mean 500 ms, P50 500 ms, P90 n<64, P99 n<662, P99.9 n<6636; 75%" in text
 
 
 def test_sweep_table_has_a_row_for_each_run_within_a_terminal() -> None:

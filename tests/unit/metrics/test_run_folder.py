@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -43,6 +44,13 @@ def test_a_complete_run_reads_back(tmp_path: Path) -> None:
     assert run.requests.equals(service.table())
     assert run.manifest["status"] == "complete"
     assert run.config["seed"] == 7
+
+
+def test_a_number_is_that_of_the_longest_name_that_fits() -> None:
+    summary = {"ttft_s": {"p99": 1.0, "p99.9": 2.0}, "models": {"m-1.5": {"goodput_per_s": 3.0}}}
+    run = FinishedRun(Path("run"), {}, {}, summary, pa.table({}))
+    names = ("ttft_s.p99", "ttft_s.p99.9", "models.m-1.5.goodput_per_s")
+    assert [run.number(name) for name in names] == [1.0, 2.0, 3.0]
 
 
 def test_a_full_disk_is_told_and_leaves_no_half_file(tmp_path: Path) -> None:

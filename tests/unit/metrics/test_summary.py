@@ -57,7 +57,15 @@ def test_gaps_do_not_reach_from_one_request_to_the_next() -> None:
     service.complete(1, 50.0)
     service.complete(2, 101.0, 101.5)
     assert service.summary()["tbt_s"] | {"p50": 0} == pytest.approx(
-        {"num_samples": 2, "mean": 0.5, "p50": 0, "p90": None, "p95": None, "p99": None}
+        {
+            "num_samples": 2,
+            "mean": 0.5,
+            "p50": 0,
+            "p90": None,
+            "p95": None,
+            "p99": None,
+            "p99.9": None,
+        }
     )
 
 
@@ -130,7 +138,7 @@ def test_rates_are_asked_from_arrivals_and_achieved_from_sends() -> None:
 def test_a_small_sample_has_a_mean_and_no_percentile() -> None:
     row = steady(10).summary()["ttft_s"]
     assert row["mean"] > 0
-    assert [row[p] for p in ("p50", "p90", "p95", "p99")] == [None] * 4
+    assert [row[p] for p in ("p50", "p90", "p95", "p99", "p99.9")] == [None] * 5
 
 
 def test_summary_is_json_without_nan() -> None:

@@ -60,6 +60,9 @@ def test_what_the_sample_does_not_reach_has_no_end() -> None:
     assert low is not None
     assert high is None
     assert "p99" not in of_latency(rng.normal(size=600))
+    assert "p99.9" not in of_latency(rng.normal(size=6635))
+    low, high = of_latency(rng.normal(size=40_000))["p99.9"]
+    assert low < 3.0902 < high  # of a standard normal
     assert of_latency(np.array([1.0])) == {}
 
 
