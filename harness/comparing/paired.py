@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import log10, sqrt
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,12 @@ from harness.records.percentiles import min_samples
 from harness.records.run_folder import FinishedRun
 from harness.records.slo import Slo
 from harness.records.token_log import Floats, TokenLog
+from harness.records.uncertainty import SEED, block_length
 
 Statistic = Callable[[Floats], Any]  # a float, or numpy's
 Ends = tuple[float, float]
 P99: Statistic = partial(np.percentile, q=99)
 RESAMPLES = 2000
-SEED = 0  # of the resampling: the same runs give the same interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +140,6 @@ def resampled(pairs: Sequence[tuple[Floats, Floats]], statistic: Statistic) -> t
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(found, (tail, 1 - tail))
     return float(low), float(high)
-
-
-def block_length(differences: Floats) -> int:
-    """Requests of a block: twice the first lag at which differences no longer correlate (below 2
-    sqrt(log10(n) / n), as Politis and White 2004 take it); at least the cube root of n, at most a
-    quarter of n."""
-    count = len(differences)
-    least, most = int(np.cbrt(count)), max(1, count // 4)
-    spectrum = np.fft.rfft(differences - differences.mean(), 2 * count)
-    products: Floats = np.fft.irfft(spectrum * np.conj(spectrum))[:count]
-    faint: list[int] = np.flatnonzero(
-        products <= 2 * sqrt(log10(count) / count) * products[0]
-    ).tolist()
-    return min(max(least, 2 * faint[0] if faint else most), most)
 
 
 def _in_both(first: Floats, second: Floats) -> tuple[Floats, Floats]:

@@ -1,13 +1,14 @@
 """How far the statistics of one run can be trusted: 95 % intervals over its requests.
 
 Neighbouring requests wait in the same queues, so that n requests tell less than n independent ones.
-Each interval is that of independent samples, with the effective number of samples in place of n.
-Pure functions over the values of requests, in the order of their arrival.
+Intervals of latencies are those of independent samples, with the effective number of samples in
+place of n. Those of attainment and goodput are from a circular block bootstrap (Politis and Romano
+1992). Pure functions over the values of requests, in the order of their arrival.
 """
 
 from __future__ import annotations
 
-from math import ceil, floor, sqrt
+from math import ceil, floor, log10, sqrt
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from harness.records.token_log import Bools, Floats, TokenLog
 
 Z = 1.959964  # of a standard normal, 2.5 % lie above
 DIRECT_LAGS = 32  # correlations up to this lag are computed one by one: most series need two
+RESAMPLES = 1000
+SEED = 0  # of the resampling: the same run gives the same interval
 
 
 def effective_samples(values: Floats) -> float:
@@ -61,11 +64,46 @@ def of_latency(values: Floats) -> dict[str, list[float | None]]:
 
 
 def of_share(flags: Bools) -> list[float]:
-    """The interval of the share of requests that `flags` names, by Wilson's score."""
-    count, share = effective_samples(flags.astype(np.float64)), float(flags.mean())
-    middle = (share + Z**2 / (2 * count)) / (1 + Z**2 / count)
-    half = sqrt(share * (1 - share) / count + Z**2 / (4 * count**2)) * Z / (1 + Z**2 / count)
-    return [max(0.0, middle - half), min(1.0, middle + half)]
+    """The interval of the share of requests that `flags` [n] names.
+
+    Blocks begin anywhere, and from the last request go on with the first; each resample has n
+    requests. Where all or none are named resampling shows nothing: Wilson's score for n requests.
+    """
+    count, named = len(flags), int(flags.sum())
+    if named in (0, count):
+        reach = Z**2 / (count + Z**2)
+        return [1 - reach, 1.0] if named else [0.0, reach]
+    length = block_length(flags.astype(np.float64))
+    whole, rest = divmod(count, length)
+    before = np.concatenate([[0], np.cumsum(np.concatenate([flags, flags[:length]]))])
+    in_block = (before[length : length + count] - before[:count]).astype(np.int32)
+    in_rest = before[rest : rest + count] - before[:count]
+    rng = np.random.default_rng(SEED)
+    starts = rng.integers(count, size=(RESAMPLES, whole), dtype=np.int32)
+    sums = in_block[starts].sum(axis=1) + in_rest[rng.integers(count, size=RESAMPLES)]
+    ends: list[float] = np.quantile(sums / count, (0.025, 0.975)).tolist()
+    return ends
+
+
+def block_length(values: Floats) -> int:
+    """Requests of a block, by Politis and White 2004 (with the correction of 2009): (1.5 n (G / g)
+    ** 2) ** (1/3), where g sums autocovariances and G lags times autocovariances, under a flat-top
+    window of twice the first lag with a correlation below 2 sqrt(log10(n) / n). At least the cube
+    root of n, at most a quarter of n."""
+    count = len(values)
+    least, most = int(np.cbrt(count)), max(1, count // 4)
+    spectrum = np.fft.rfft(values - values.mean(), 2 * count)
+    products: Floats = np.fft.irfft(spectrum * np.conj(spectrum))[:count]
+    faint = np.flatnonzero(products <= 2 * sqrt(log10(count) / count) * products[0])
+    if not len(faint):
+        return most
+    lags = np.arange(1, min(2 * int(faint[0]), count - 1) + 1)
+    windowed = 2 * products[lags] * np.minimum(1, 2 - 2 * lags / (2 * faint[0]))
+    spread = float(products[0] + windowed.sum())
+    if spread <= 0:
+        return least
+    longest = np.cbrt(1.5 * count) * (abs(float(lags @ windowed)) / spread) ** (2 / 3)
+    return min(max(least, ceil(longest)), most)
 
 
 def of_run(log: TokenLog, good: Bools) -> dict[str, Any]:

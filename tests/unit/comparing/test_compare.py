@@ -11,9 +11,10 @@ import pytest
 from harness.comparing import noise_floor
 from harness.comparing.__main__ import main
 from harness.comparing.arms import arms, pairs
-from harness.comparing.paired import block_length, resampled
+from harness.comparing.paired import resampled
 from harness.errors import UsageError
 from harness.records.run_folder import FinishedRun
+from harness.records.uncertainty import block_length
 from tests.unit.metrics.service import Service, write_run
 
 REQUESTS = 80
