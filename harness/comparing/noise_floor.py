@@ -15,19 +15,20 @@ from harness.comparing.paired import METRICS, measured
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_json
 from harness.records.interval import interval
-from harness.records.run_folder import FinishedRun
+from harness.records.run_folder import NOISE_FLOOR, FinishedRun
 from harness.records.slo import slo_of
+from harness.records.sources import why_again
 
-FILE = "noise_floor.json"
 LEAST = 3  # repeats
+OF = ("config_hash", "sources", "machine")  # what a floor is of: with another value there is none
 SHOWN = {"tracking": "none", "progress": "false", "figure": "null", "again": "true"}
 
 
 def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Path:
     """Repeats a live run and writes the floor into its folder; the repeats lie beside it.
 
-    Raises UsageError for a simulated run, for fewer than three repeats and if the command gives
-    another run today; RunError if a repeat fails or is INVALID.
+    Raises UsageError for a simulated run, for fewer than three repeats and if the command or
+    the code gives another run today; RunError if a repeat fails or is INVALID.
     """
     if run.manifest["simulated"]:
         raise UsageError(f"{run.path} is simulated: it repeats exactly, and has no noise")
@@ -41,14 +42,13 @@ def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Pa
     measures = [measured(each, slo_of(each.summary)) for each in repeats]
     values = {metric.name: [metric.value(run) for run in measures] for metric in METRICS}
     made = {
-        "config_hash": run.manifest["config_hash"],
-        "machine": repeats[0].manifest["machine"],
+        **{name: repeats[0].manifest.get(name) for name in OF},
         "repeats": [str(each.path) for each in repeats],
         "values": values,
         "difference": {name: _reach(of_name) for name, of_name in values.items()},
     }
-    write_json(run.path / FILE, made)
-    return run.path / FILE
+    write_json(run.path / NOISE_FLOOR, made)
+    return run.path / NOISE_FLOOR
 
 
 def floor(runs: Sequence[FinishedRun]) -> dict[str, float] | None:
@@ -57,9 +57,9 @@ def floor(runs: Sequence[FinishedRun]) -> dict[str, float] | None:
     none of them."""
     found: dict[str, float] = {}
     for run in runs:
-        path, now = run.path / FILE, run.manifest
+        path, now = run.path / NOISE_FLOOR, run.manifest
         made = read_json(path) if path.is_file() else {}
-        if all(made.get(name) == now[name] for name in ("config_hash", "machine")):
+        if made and all(made.get(name) == now.get(name) for name in OF):
             for name, reach in made["difference"].items():
                 found[name] = max(reach, found.get(name, 0.0))
     return found or None
@@ -78,6 +78,8 @@ def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
             f"{run.path}: its command gives another run now ({found.manifest['config_hash']}, not "
             f"{run.manifest['config_hash']}); run it again first"
         )
+    if found.manifest.get("sources") != (sources := run.manifest.get("sources")):
+        raise UsageError(f"{run.path}: run it again first: {why_again(sources)}")
     if found.invalid:
         raise RunError(f"{folder} is INVALID: {found.invalid}")
     return found

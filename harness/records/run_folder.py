@@ -28,11 +28,12 @@ from harness.records.run_shape import check_events, check_requests, read_part
 from harness.records.sources import Identity
 from harness.schedule import Schedule
 
-# What a run leaves; beside it, while it lasts, its journal.
+NOISE_FLOOR = "noise_floor.json"  # of `harness.comparing`: how far repeats of the run differ
+# What a run leaves, and what was made of it; beside it, while it lasts, its journal.
 FILES = (
     "schedule.parquet", "config.yaml", "manifest.json", "requests.parquet", "events.parquet",
     "gpu.parquet", "engine_metrics.parquet", "tokens.parquet", "summary.json", "run.png",
-    "engine_metrics.png", "report.html",
+    "engine_metrics.png", "report.html", NOISE_FLOOR,
 )  # fmt: skip
 LOGS = "logs"  # of an engine's processes
 EARLIER = ".earlier"  # what `begin` found of these, until it is clear that this run takes its place

@@ -13,7 +13,7 @@ from harness.comparing.__main__ import main
 from harness.comparing.arms import arms, pairs
 from harness.comparing.paired import resampled
 from harness.errors import UsageError
-from harness.records.run_folder import FinishedRun
+from harness.records.run_folder import NOISE_FLOOR, FinishedRun
 from harness.records.uncertainty import block_length
 from tests.unit.metrics.service import Service, write_run
 
@@ -180,32 +180,35 @@ def test_an_invalid_run_is_refused_unless_told(
 
 
 @pytest.mark.parametrize(
-    ("reach_s", "config_hash", "expected"),
+    ("reach_s", "of", "expected"),
     [
         (None, "", "cannot tell (no floor)"),
         (0.1, "own", "better"),
         (0.3, "own", "cannot tell (floor)"),
         (0.1, "of another run", "cannot tell (no floor)"),
         (0.1, "elsewhere", "cannot tell (no floor)"),
+        (0.1, "edited", "cannot tell (no floor)"),
     ],
 )
 def test_a_live_difference_must_exceed_what_repeats_differ_by(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     reach_s: float | None,
-    config_hash: str,
+    of: str,
     expected: str,
 ) -> None:
     first = run(tmp_path / "a", 0.5, engine="torch")
     second = run(tmp_path / "b", 0.3, system="b", engine="torch")
     if reach_s is not None:
         manifest = json.loads((first / "manifest.json").read_text())
-        of = manifest["config_hash"] if config_hash == "own" else config_hash
-        machine = manifest["machine"] | ({"cpu": "another"} if config_hash == "elsewhere" else {})
-        if config_hash == "elsewhere":
-            of = manifest["config_hash"]
-        made = {"config_hash": of, "difference": {"TTFT mean": reach_s}, "machine": machine}
-        (first / noise_floor.FILE).write_text(json.dumps(made))
+        made = {name: manifest[name] for name in ("config_hash", "machine", "sources")}
+        made |= {
+            "of another run": {"config_hash": "another"},
+            "elsewhere": {"machine": manifest["machine"] | {"cpu": "another"}},
+            "edited": {"sources": {"harness/clock.py": "another"}},
+        }.get(of, {})
+        made["difference"] = {"TTFT mean": reach_s}
+        (first / NOISE_FLOOR).write_text(json.dumps(made))
     assert verdicts(capsys, first, second)["TTFT mean"] == expected
 
 
@@ -228,7 +231,7 @@ def test_a_floor_is_measured_by_repeating_the_runs_own_command(
     assert main(["--floor", "3", str(live)]) == 0
     assert all(words[:3] == ["+system=a", "seed=0", "data.dir=/data"] for words in asked)
     assert [words.count("figure=null") for words in asked] == [1, 1, 1]
-    made = json.loads((live / noise_floor.FILE).read_text())
+    made = json.loads((live / NOISE_FLOOR).read_text())
     assert np.diff(made["values"]["TTFT mean"]) == pytest.approx([0.01, 0.01])
     assert made["difference"]["TTFT mean"] == pytest.approx(4.303 * 2**0.5 * 0.01, rel=1e-3)
     assert verdicts(capsys, live, other)["TTFT mean"] == "better"
@@ -246,14 +249,23 @@ def test_a_repeat_that_fails_or_is_another_run_is_told(
     assert main(["--floor", "3", str(live)]) == 1
     assert "a repeat failed: error: the engine died" in capsys.readouterr().err
 
+    made: dict[str, Any] = {}
+
     def another(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         folder = Path(command[-1].removeprefix("hydra.run.dir="))
-        run(folder, 0.5, engine="torch", config_hash="another")
+        run(folder, 0.5, engine="torch", **made)
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", another)
-    assert main(["--floor", "3", str(live)]) == 2
-    assert "its command gives another run now" in capsys.readouterr().err
+    for name, value, said in (
+        ("config_hash", "another", "its command gives another run now"),
+        ("sources", {"harness/clock.py": "1"}, "run it again first: changed since: gone.py"),
+    ):
+        made = {name: value}
+        run(live, 0.5, engine="torch", sources={"gone.py": "0"})
+        assert main(["--floor", "3", str(live)]) == 2
+        assert said in capsys.readouterr().err
+    assert not (live / NOISE_FLOOR).exists()
 
 
 def test_the_floor_is_what_two_of_the_repeats_differ_by_in_95_of_100_cases() -> None:

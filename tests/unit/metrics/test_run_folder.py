@@ -18,7 +18,7 @@ import pytest
 from harness.errors import RunError, UsageError
 from harness.records.folder_lock import FolderError, FolderInUse, locked
 from harness.records.manifest import PROJECT, command_line
-from harness.records.run_folder import FinishedRun, RunFolder
+from harness.records.run_folder import NOISE_FLOOR, FinishedRun, RunFolder
 from harness.records.sources import Identity
 from harness.records.tables import REPORTED, REQUESTS, requests_table
 from tests.unit.metrics.service import Service, schedule, steady, write_run
@@ -82,6 +82,7 @@ def test_a_failed_write_keeps_the_file_that_was_there(tmp_path: Path) -> None:
 def test_a_new_run_in_an_old_folder_does_not_inherit_its_summary(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", steady(5))
     (path / "notes.txt").write_text("mine")
+    (path / NOISE_FLOOR).write_text("{}")
     folder = RunFolder(path)
     folder.begin()
     assert not (path / "summary.json").exists()
