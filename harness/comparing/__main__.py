@@ -7,8 +7,10 @@ unequal budgets (devices, KV memory, versions, SLOs) and INVALID runs are refuse
 The 95 % interval is a block bootstrap over requests, and Student's t over seeds where that is
 wider. --floor N RUN repeats a live run N times, and keeps in its folder how far repeats differ on
 this machine. A live difference must exceed this floor where there is one; a single pair of live
-runs cannot be judged without it. A simulated difference is a tie where the simulator's bands of
-both sides overlap; without parity points there is no band, and the table says so.
+runs cannot be judged without it. Nor is goodput/s or tokens/s of a single pair of simulated runs,
+each of which has one duration. d is the effect: by how many of its standard deviations the
+difference of a request is off 0 in the mean. A simulated difference is a tie where the simulator's
+bands of both sides overlap; without parity points there is no band, and the table says so.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from rich.table import Table
 
 from harness.comparing import noise_floor
 from harness.comparing.arms import Arm, arms, pairs, unequal
-from harness.comparing.paired import Difference, Ends, differences, measured
+from harness.comparing.paired import RATE, Difference, Ends, differences, measured
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
 from harness.files import write_json
@@ -42,8 +44,8 @@ STYLES = {"better": "green", "worse": "red", TIE: "yellow"}
 def judge(found: Difference, floor: float | None, *, live: bool, seeds: int) -> Difference:
     """The floor is of two single runs; over several seeds it shrinks with their root."""
     floor = floor / float(seeds**0.5) if floor is not None else None
-    if live and floor is None and seeds == 1:
-        why = " (no floor)"
+    if floor is None and seeds == 1 and (live or found.metric.unit == RATE):
+        why = " (no floor)" if live else " (one seed)"
     elif found.low <= 0 <= found.high:
         why = ""
     elif floor is not None and abs(found.difference) <= floor:
@@ -109,7 +111,7 @@ def table(reference: Arm, other: Arm, judged: Sequence[Difference], said: Sequen
     title = f"B against A\nA  {reference.label}\nB  {other.label}"
     caption = "\n".join([_method(pairs(reference, other), judged), *said])
     floors = any(each.floor is not None for each in judged)
-    names = ("A", "B", "difference (95 %)", *(["floor"] if floors else []), "verdict")
+    names = ("A", "B", "difference (95 %)", "d", *(["floor"] if floors else []), "verdict")
     made = numbers_table("metric", names, title=escape(title), caption=escape(caption))
     for each in judged:
         show, unit, of = _relative(each)
@@ -119,6 +121,7 @@ def table(reference: Arm, other: Arm, judged: Sequence[Difference], said: Sequen
             show(each.value_of_reference),
             show(each.value_of_other),
             f"{_signed(each.difference * of)}{unit} ({ends})",
+            "" if each.effect is None else f"{each.effect:+.2f}",
             *([f"{each.floor * of:.3g}{unit}" if each.floor is not None else ""] if floors else []),
             each.verdict,
             style=STYLES.get(each.verdict),
@@ -147,7 +150,10 @@ def _method(
     every = sum(run.requests.num_rows for run, _ in seeds.values())
     ended = min((each.num_requests for each in judged), default=0)
     lack = f", of which {every - ended:,} lack a time in one run" if ended < every else ""
-    return f"{every:,} requests of seeds {named}{lack}. Each metric is judged by itself"
+    return (
+        f"{every:,} requests of seeds {named}{lack}. Each metric is judged by itself. "
+        "d: mean / standard deviation of the differences by request (Cohen's d of pairs)"
+    )
 
 
 def as_row(reference: Arm, other: Arm, judged: Difference) -> dict[str, Any]:

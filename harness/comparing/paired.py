@@ -4,7 +4,11 @@ Requests are resampled, the same ones of both runs, so that what a schedule does
 out; in blocks, since neighbours wait in the same queues (circular block bootstrap, Politis and
 Romano 1992). With several seeds a difference is the mean over seeds, and Student's t gives an
 interval, too; the wider of both ends counts, since a seed that changes little of a recorded trace
-would make t's too narrow.
+would make t's too narrow. A rate's interval takes the duration of each run as given, so that a
+single pair of simulated runs does not judge it.
+
+The effect is Cohen's d of pairs: the mean of a metric's differences by request over their standard
+deviation. It does not grow with the number of requests, as the certainty of a difference does.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ Statistic = Callable[[Floats], Any]  # a float, or numpy's
 Ends = tuple[float, float]
 P99: Statistic = partial(np.percentile, q=99)
 RESAMPLES = 2000
+RATE = "1/s"  # the unit of what a run has one duration for
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ METRICS = (
     Metric("E2E mean", "e2e_s.mean", "s", "e2e_s", np.mean),
     Metric("SLO, requests", "slo_attainment.request", "share", "good", np.mean, True),
     Metric("SLO, tokens", "slo_attainment.token", "share", "on_time", np.mean, True),
+    Metric("goodput/s", "goodput_per_s", RATE, "good_per_s", np.mean, True),
+    Metric("tokens/s", "output_throughput_tokens_per_s", RATE, "tokens_per_s", np.mean, True),
 )
 
 
@@ -74,6 +81,7 @@ class Difference:
     low: float
     high: float
     num_requests: int  # that have the value in both runs, over all pairs; others are left out
+    effect: float | None  # Cohen's d of pairs; None: of a percentile or rate, or all differ alike
     floor: float | None = None  # what repeats of one run differ by; None: not measured, simulated
     # Where real engines' values of the reference and of the other may lie; None: no band.
     bands: tuple[Ends, Ends] | None = None
@@ -85,12 +93,16 @@ def measured(run: FinishedRun, slo: Slo) -> dict[str, Floats]:
     none, e.g. the TPOT of a request that failed."""
     log = TokenLog.from_table(run.requests)
     attained = Attained.of(log, slo, times_known=run.times_known)
+    good = attained.good.astype(np.float64)
+    share_s = log.duration_s / len(log) or np.nan  # the mean over requests is then the run's rate
     return {
         "ttft_s": log.ttft_s,
         "tpot_s": log.tpot_s,
         "e2e_s": log.e2e_s,
-        "good": attained.good.astype(np.float64),
+        "good": good,
         "on_time": attained.on_time_tokens / attained.asked_tokens,
+        "good_per_s": good / share_s,
+        "tokens_per_s": log.num_tokens / share_s,
     }
 
 
@@ -117,8 +129,18 @@ def differences(
         count = sum(len(each) for each, _ in values)
         first, second = of_pairs.mean(axis=0).tolist()
         mean = float(by_pair.mean())
-        found.append(Difference(metric, first, second, mean, low, high, count))
+        d = effect([second - first for first, second in values])
+        d = d if metric.statistic is np.mean and metric.unit != RATE else None
+        found.append(Difference(metric, first, second, mean, low, high, count, d))
     return found
+
+
+def effect(differences: Sequence[Floats]) -> float | None:
+    """Cohen's d of pairs, of the differences by request of each pair of runs; None: they do not
+    vary, but for rounding."""
+    by_request = np.concatenate(differences)
+    mean, deviation = float(by_request.mean()), float(by_request.std(ddof=1))
+    return mean / deviation if deviation > 1e-9 * abs(mean) else None
 
 
 def resampled(pairs: Sequence[tuple[Floats, Floats]], statistic: Statistic) -> tuple[float, float]:

@@ -29,7 +29,7 @@ def min_samples(percentile: float) -> int:
 
 
 def distribution(values: npt.NDArray[np.float64]) -> dict[str, float | int | None]:
-    """num_samples, mean, p50, p90, p95, p99, p99.9 of the finite ones of `values`; None: too few of them.
+    """num_samples, mean, p50, p90, p95, p99 and p99.9 of the finite `values`; None: too few.
 
     Percentiles interpolate linearly between order statistics.
     """

@@ -11,11 +11,11 @@ import pytest
 from harness.comparing import noise_floor
 from harness.comparing.__main__ import main
 from harness.comparing.arms import arms, pairs
-from harness.comparing.paired import resampled
+from harness.comparing.paired import effect, measured, resampled
 from harness.errors import UsageError
 from harness.records.run_folder import NOISE_FLOOR, FinishedRun
 from harness.records.uncertainty import block_length
-from tests.unit.metrics.service import Service, write_run
+from tests.unit.metrics.service import Service, absolute, write_run
 
 REQUESTS = 80
 
@@ -72,6 +72,41 @@ def test_more_requests_within_the_slo_are_better(
     late, soon = run(tmp_path / "a", 1.2), run(tmp_path / "b", 0.9, system="b")
     found = verdicts(capsys, late, soon)
     assert found["SLO, requests"] == found["SLO, tokens"] == "better"
+
+
+def test_rates_are_the_summaries_and_one_simulated_pair_does_not_judge_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = [run(tmp_path / f"a{seed}", 1.2 - 0.1 * seed, seed=seed) for seed in (0, 1)]
+    soon = [run(tmp_path / f"b{seed}", 0.9, system="b", seed=seed) for seed in (0, 1)]
+    found = verdicts(capsys, late[0], soon[0])
+    assert found["goodput/s"] == found["tokens/s"] == "cannot tell (one seed)"
+    verdicts(capsys, *late, *soon)
+    rows = {row["metric"]: row for row in json.loads((tmp_path / "rows.json").read_text())}
+    summaries = [FinishedRun.load(path).summary for path in (*late, *soon)]
+    for name, key in (
+        ("goodput/s", "goodput_per_s"),
+        ("tokens/s", "output_throughput_tokens_per_s"),
+    ):
+        of_runs = [each[key] for each in summaries]
+        assert rows[name]["value_of_reference"] == pytest.approx(np.mean(of_runs[:2]))
+        assert rows[name]["value_of_other"] == pytest.approx(np.mean(of_runs[2:]))
+
+
+def test_the_effect_is_the_mean_difference_over_its_deviation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = run(tmp_path / "a", 0.5), run(tmp_path / "b", 0.5, system="b")
+    write_run(tmp_path / "c", service(0.4, seed=9, noise_s=0.3))
+    (second / "requests.parquet").write_bytes((tmp_path / "c" / "requests.parquet").read_bytes())
+    verdicts(capsys, first, second)
+    assert " d " in capsys.readouterr().out
+    rows = {row["metric"]: row for row in json.loads((tmp_path / "rows.json").read_text())}
+    ttft_s = [measured(FinishedRun.load(path), absolute())["ttft_s"] for path in (first, second)]
+    less = ttft_s[1] - ttft_s[0]
+    assert rows["TTFT mean"]["effect"] == pytest.approx(less.mean() / less.std(ddof=1))
+    assert rows["TTFT P50"]["effect"] is rows["tokens/s"]["effect"] is None
+    assert effect([np.full(5, 0.2), np.full(3, 0.2)]) is None
 
 
 def test_too_few_requests_for_a_percentile_give_no_row_of_it(
