@@ -1,15 +1,17 @@
 """Scores finished runs under other SLOs, without running them again.
 
---slo takes an option of conf/slo, or limits in seconds, or both: --slo chat, --slo ttft_s=0.5,
---slo kunserve,baseline=RUN. A limit that is not given is the run's own. What a good request meets
-can be said in milliseconds, of a model too: --slo "goodput=ttft:200 tbt_p99:100 llama2-7b/ttft:500"
-(kinds: ttft, tpot, e2e, tbt_p99, tbt_max). Attainment, QoE and goodput are computed from the times
+The SLO is said as a run takes it, an option of conf/slo or limits in seconds, or both: slo=chat
+slo.ttft_s=0.5. --slo takes several: --slo chat --slo kunserve,baseline=RUN --slo ttft_s=0.5. A
+limit that is not given is the run's own. What a good request meets can be said in milliseconds, of
+a model too: slo.goodput="ttft:200 tbt_p99:100 llama2-7b/ttft:500" (kinds: ttft, tpot, e2e, tbt_p99,
+tbt_max). Attainment, QoE and goodput are computed from the times
 of all tokens, as in summary.json. A system that reads its SLO, as Aegaeon does, was run for its
 own.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +35,8 @@ from harness.records.run_table import numbers_table, share
 from harness.records.slo import Slo
 from harness.records.smoothness import qoe_of_requests
 from harness.records.token_log import TokenLog
+
+OF_SLO = re.compile(r"\+{0,2}slo[=.]")
 
 
 def scored(run: FinishedRun, slo: Slo) -> dict[str, Any]:
@@ -72,15 +76,25 @@ def slo_named(words: str, run: FinishedRun) -> Slo:
     return found
 
 
+def as_typed(words: Sequence[str]) -> list[str]:
+    """The SLO that overrides such as slo=chat and slo.ttft_s=0.5 say, as `--slo` has it; none."""
+    given = [OF_SLO.sub("", word) for word in words if OF_SLO.match(word)]
+    given.sort(key=lambda word: "=" in word)  # the option, then its values
+    return [",".join(given)] if given else []
+
+
 @ends_in_order
 def main(arguments: Sequence[str] | None = None) -> int:
     about = parser("score", __doc__)
-    about.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
-    about.add_argument("--slo", action="append", required=True, metavar="SLO", help="see above")
+    about.add_argument("words", nargs="+", metavar="RUN", help="a run's folder; slo=… slo.KEY=…")
+    about.add_argument("--slo", action="append", default=[], metavar="SLO", help="see above")
     about.add_argument("--out", type=Path, metavar="FILE", help="write the rows as CSV")
-    chosen = about.parse_args(arguments)
-    runs = [FinishedRun.load(path) for path in chosen.runs]
-    rows = [scored(run, slo_named(words, run)) for run in runs for words in chosen.slo]
+    chosen = about.parse_intermixed_args(arguments)
+    slos = [*as_typed(chosen.words), *chosen.slo]
+    runs = [FinishedRun.load(Path(word)) for word in chosen.words if not OF_SLO.match(word)]
+    if not runs or not slos:
+        raise UsageError("score takes a run's folder and an SLO, e.g. slo=chat or slo.ttft_s=0.5")
+    rows = [scored(run, slo_named(words, run)) for run in runs for words in slos]
     names = ("SLO", "TTFT", "TBT", "tokens", "time", "requests", "QoE", "goodput/s")
     table = numbers_table("run", names)
     table.columns[1].justify = "left"

@@ -54,6 +54,24 @@ def test_limits_of_any_kind_score_as_the_run_itself_would(tmp_path: Path) -> Non
     assert own["request"] == row["request"]
 
 
+def test_an_slo_is_typed_as_a_run_takes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = write_run(tmp_path / "run", steady(200)), tmp_path / "scores.csv"
+    goodput = "ttft:200 tbt_p99:100"
+    for typed, same in (
+        (["slo=chat"], "chat"),
+        (["slo.ttft_s=0.1", "slo=chat"], "chat,ttft_s=0.1"),
+        ([f"++slo.goodput={goodput}"], f"goodput={goodput}"),
+    ):
+        (expected,) = rows(run, same)
+        assert main([*typed, str(run), "--out", str(out)]) == 0
+        assert list(csv.DictReader(out.open())) == [expected]
+    for words in ([str(run)], ["slo=chat"]):
+        assert main(words) == 2
+        assert "score takes a run's folder and an SLO" in capsys.readouterr().err
+
+
 def test_a_relative_slo_takes_its_baseline(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steady(200))
     (row,) = rows(run, f"kunserve,baseline={run}")
