@@ -5,12 +5,12 @@ AIPerf, GuideLLM and inference-perf, whose definitions llm-d's report has. Besid
 makes its mean differ from ours: counting from the sending, leaving out requests that failed, or
 counting each request by its tokens. With the result FILE of one of these tools its own means stand
 beside those of the run. What is left between the two is no matter of definitions: another run,
-clock or server.
+clock or server. FILE alone: what its own numbers are by the tool's definitions, and how these
+differ from ours.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ from rich.table import Table
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
 from harness.exporting.conventions import DEFINITIONS, HARNESS, IP, Definition, Seen, percentile
-from harness.files import read_json
+from harness.files import read_json, write_json
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import numbers_table
@@ -37,20 +37,40 @@ WHY = {
     "chunk": "one sample a chunk",
 }
 RATE_WHY = WHY | {"sent": "window begins with the first sending"}
+LEFT_OUT = {
+    "all": "none",
+    "completed": "those that failed",
+    "streamed": "those that failed or had one token",
+}
+WINDOW = {"arrival": "first arrival to last token", "sent": "first sending to last token"}
+
+
+def ours_of(one: Definition) -> Definition:
+    """Our definition of the same quantity."""
+    return next(each for each in DEFINITIONS if each.quantity == one.quantity)
+
+
+def steps(ours: Definition, theirs: Definition) -> Iterator[tuple[str, Definition]]:
+    """What leads from our definition to theirs, in words, and the definition after each step: first
+    the anchor, then the requests, then the samples."""
+    words = RATE_WHY if ours.quantity.endswith("/s") else WHY
+    now = ours
+    for change in ({"anchor": theirs.anchor}, {"of": theirs.of}, {"each": theirs.each}):
+        before, now = now, replace(now, **change)
+        if now != before:
+            (value,) = change.values()
+            yield words.get(value, value), now
 
 
 def reasons(seen: Seen, ours: Definition, theirs: Definition) -> list[tuple[str, float]]:
-    """What changes our mean to theirs, step by step, and by how much: first the anchor, then the
-    requests, then the samples. A step that changes nothing in this run is left out."""
-    words = RATE_WHY if ours.quantity.endswith("/s") else WHY
-    now, before = ours, seen.of(ours).mean
+    """What changes our mean to theirs, step by step, and by how much. A step that changes nothing
+    in this run is left out."""
+    before = seen.of(ours).mean
     found = []
-    for change in ({"anchor": theirs.anchor}, {"of": theirs.of}, {"each": theirs.each}):
-        now = replace(now, **change)
+    for word, now in steps(ours, theirs):
         after = seen.of(now).mean
         if before is not None and after is not None and after != before:
-            (value,) = change.values()
-            found.append((words.get(value, value), after - before))
+            found.append((word, after - before))
         before = after
     return found
 
@@ -59,7 +79,6 @@ def rows(table: Any, told: Mapping[Definition, float]) -> Iterator[dict[str, Any
     """A row for each definition; seconds, and rates per second. `told`: means in a tool's file."""
     seen = Seen(table)
     for one in DEFINITIONS:
-        ours = next(each for each in DEFINITIONS if each.quantity == one.quantity)
         samples = seen.of(one)
         rate, linear = one.quantity.endswith("/s"), one.tool != "guidellm"
         row = {
@@ -67,13 +86,26 @@ def rows(table: Any, told: Mapping[Definition, float]) -> Iterator[dict[str, Any
             "num_samples": len(samples.values), "mean": samples.mean,
             "p50": None if rate else percentile(samples, 50, linear=linear),
             "p99": None if rate else percentile(samples, 99, linear=linear),
-            "differs": dict(reasons(seen, ours, one)),
+            "differs": dict(reasons(seen, ours_of(one), one)),
         }  # fmt: skip
         if one in told:
             row |= {"in_file": told[one], "left": None}
             if samples.mean is not None:
                 row["left"] = told[one] - samples.mean
         yield row
+
+
+def rows_of_file(told: Mapping[Definition, float]) -> Iterator[dict[str, Any]]:
+    """A row for each mean of a tool's file, by the tool's definition; seconds, and rates per
+    second."""
+    for one, mean in told.items():
+        yield {
+            "quantity": one.quantity, "tool": one.tool, "name": one.name, "id": one.id,
+            "in_file": mean, "counts_from": one.anchor, "left_out": LEFT_OUT[one.of],
+            "sample": f"a {one.each}",
+            "window": WINDOW[one.anchor] if one.quantity.endswith("/s") else None,
+            "differs": [word for word, _ in steps(ours_of(one), one)],
+        }  # fmt: skip
 
 
 def in_file(content: Any, file: Path) -> dict[Definition, float]:
@@ -97,6 +129,8 @@ def in_file(content: Any, file: Path) -> dict[Definition, float]:
             if type(value) not in (int, float) or not isfinite(value):
                 raise UsageError(f"{file}: {one.name} is {str(value)[:40]!r}, no number")
             found[one] = value / one.unit
+    if not found:
+        raise UsageError(f"{file} has none of the means of {tool}'s results")
     return found
 
 
@@ -134,6 +168,19 @@ def shown(found: Sequence[Mapping[str, Any]], title: str) -> Table:
     return made
 
 
+def shown_alone(found: Sequence[Mapping[str, Any]], title: str) -> Table:
+    made = numbers_table("quantity", ["by", "in the file"], title=title)
+    for name in ("counts from", "requests left out", "one sample", "window", "unlike ours"):
+        made.add_column(name)
+    for row in found:
+        show = number if row["window"] else seconds
+        made.add_row(
+            row["quantity"], row["id"], show(row["in_file"]), row["counts_from"], row["left_out"],
+            row["sample"], row["window"] or "", "; ".join(row["differs"]) or "the same",
+        )  # fmt: skip
+    return made
+
+
 def _cell(value: float | None, show: Callable[[float], str], *, signed: bool = False) -> str:
     if value is None:
         return ""
@@ -143,19 +190,26 @@ def _cell(value: float | None, show: Callable[[float], str], *, signed: bool = F
 @ends_in_order
 def main(arguments: Sequence[str] | None = None) -> int:
     about = parser("explain", __doc__)
-    about.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
+    about.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, or FILE alone")
     about.add_argument("file", type=Path, nargs="?", metavar="FILE",
                        help="a result (JSON) of vllm bench serve, AIPerf, GuideLLM or "
                        "inference-perf")  # fmt: skip
     about.add_argument("--json", type=Path, metavar="OUT", help="the same as JSON")
     chosen = about.parse_args(arguments)
-    run = FinishedRun.load(chosen.run)
-    told = in_file(read_json(chosen.file), chosen.file) if chosen.file else {}
-    found = list(rows(run.requests, told))
-    label = "SIMULATED" if run.manifest["simulated"] else "measured"
-    Console().print(shown(found, f"{run.path.name}, {label}, {run.invalid or 'VALID'}"))
+    alone = chosen.file is None and chosen.run.is_file()
+    file = chosen.run if alone else chosen.file
+    told = in_file(read_json(file), file) if file else {}
+    if alone:
+        found = list(rows_of_file(told))
+        table = shown_alone(found, f"{file.name}, by the definitions of {found[0]['tool']}")
+    else:
+        run = FinishedRun.load(chosen.run)
+        found = list(rows(run.requests, told))
+        label = "SIMULATED" if run.manifest["simulated"] else "measured"
+        table = shown(found, f"{run.path.name}, {label}, {run.invalid or 'VALID'}")
+    Console().print(table)
     if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_json(chosen.json, found)
     return 0
 
 

@@ -91,6 +91,52 @@ def test_what_a_file_has_more_is_left_over(tmp_path: Path) -> None:
     assert row["left"] == pytest.approx(7e-3)
 
 
+@pytest.mark.parametrize(
+    ("tool", "name", "told"),
+    [
+        ("vllm", "ttft_ms", ("sent", "those that failed", "a request", None)),
+        ("aiperf", "output_token_throughput",
+         ("sent", "those that failed", "a token", "first sending to last token")),
+        ("guidellm", "inter_token_latency_ms", ("arrival", "those that failed", "a token", None)),
+        ("inference-perf", "time_to_first_token",
+         ("sent", "those that failed or had one token", "a request", None)),
+    ],
+)  # fmt: skip
+def test_a_file_alone_says_what_its_numbers_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tool: str, name: str,
+    told: tuple[str | None, ...],
+) -> None:  # fmt: skip
+    folder = write_run(tmp_path / "run", late_and_failed())
+    assert export([str(folder), "--to", tool]) == 0
+    out = tmp_path / "explained.json"
+    assert explain([str(folder / f"{tool}.json"), "--json", str(out)]) == 0
+    found = {row["name"]: row for row in json.loads(out.read_text())}
+    keys = ("counts_from", "left_out", "sample", "window")
+    assert tuple(found[name][key] for key in keys) == told
+    both = explained(folder, str(folder / f"{tool}.json"))
+    assert found[name]["in_file"] == both[f"{tool} {name}"]["in_file"]
+    assert set(both[f"{tool} {name}"]["differs"]) <= set(found[name]["differs"])
+    assert f"by the definitions of {tool}" in capsys.readouterr().out
+
+
+def test_a_json_file_that_cannot_be_written_keeps_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = write_run(tmp_path / "run", late_and_failed()), tmp_path / "out.json"
+    explained_once = explain([str(folder), "--json", str(out)])
+    before = out.read_bytes()
+
+    def full(self: Path, text: str, **_: Any) -> int:
+        self.write_bytes(text[:10].encode())
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        explain([str(folder), "--json", str(out)])
+    assert explained_once == 0
+    assert out.read_bytes() == before
+
+
 @pytest.mark.parametrize("content", ['{"a": 1}', "[]", "{"])
 def test_a_file_of_no_known_tool_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
@@ -107,6 +153,7 @@ def test_a_file_of_no_known_tool_is_refused(
         ('{"mean_ttft_ms": "x"}', "ttft_ms is 'x', no number"),
         ('{"mean_ttft_ms": NaN}', "ttft_ms is 'nan', no number"),
         ('{"benchmarks": [{}, {}]}', "must have one benchmark"),
+        ('{"benchmarks": [{}]}', "none of the means of guidellm's results"),
     ],
 )
 def test_odd_numbers_and_several_benchmarks_are_refused(
@@ -114,8 +161,9 @@ def test_odd_numbers_and_several_benchmarks_are_refused(
 ) -> None:
     folder = write_run(tmp_path, steady(5))
     (tmp_path / "odd.json").write_text(content)
-    assert explain([str(folder), str(tmp_path / "odd.json")]) == 2
-    assert said in capsys.readouterr().err
+    for words in ([folder, tmp_path / "odd.json"], [tmp_path / "odd.json"]):
+        assert explain(list(map(str, words))) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_weighted_percentiles_are_those_of_each_value_repeated() -> None:
