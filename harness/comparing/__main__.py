@@ -34,7 +34,7 @@ from harness.files import write_json
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, numbers_table
-from harness.records.simulator_band import bands, coverage
+from harness.records.simulator_band import bands, coverage, measured_on
 from harness.records.slo import slo_of
 
 TIE = "tie: within the simulator's band"
@@ -191,11 +191,12 @@ def _of_bands(runs: Sequence[FinishedRun], judged: Sequence[Difference]) -> Iter
     names = ", ".join(each.metric.name for each in judged if each.bands is None)
     if names and any(run.manifest["simulated"] for run in runs):
         yield f"no parity points, so no simulator's band: {names}"
-    for inside, points in dict.fromkeys(coverage(run.manifest, run.summary) for run in runs):
+    found = [(*coverage(run.manifest, run.summary), measured_on(run.manifest)) for run in runs]
+    for inside, points, machine in dict.fromkeys(found):
         if points:
             yield (
-                f"simulator's band: made of other workloads, it covers {inside} of parity's "
-                f"{points} points ({inside / points:.0%})"
+                f"simulator's band, by errors on {machine}: made of other workloads, it covers "
+                f"{inside} of parity's {points} points ({inside / points:.0%})"
             )
 
 

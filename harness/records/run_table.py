@@ -16,7 +16,7 @@ from rich.table import Table
 
 from harness.records.numbers import number, seconds
 from harness.records.percentiles import min_samples
-from harness.records.simulator_band import bands, regime
+from harness.records.simulator_band import bands, measured_on, regime
 from harness.records.simulator_error import (
     NOT_MEASURED_ELASTIC,
     NOT_MEASURED_POOLED,
@@ -99,6 +99,7 @@ def band_line(manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
         told.append(f"tokens within SLO {low} to {high}")
     some = next(iter(found.values()))
     points = f"of {some.num_points} parity points {load}, which cover {some.coverage:.0%}"
+    points = f"{points}, on {measured_on(manifest)}"
     return f"on a real engine, by the errors {points}: {', '.join(told)}"
 
 

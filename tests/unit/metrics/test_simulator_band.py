@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.records.manifest import PROJECT
 from harness.records.run_table import band_line
 from harness.records.simulator_band import BELOW, SATURATED, band, bands, coverage, regime
 from harness.records.simulator_error import PARITY
@@ -120,4 +121,8 @@ def test_the_table_says_where_a_real_engine_may_lie() -> None:
     line = band_line(manifest(), summary)
     found = bands(manifest(), summary)["ttft_s.p50"].real(summary["ttft_s"]["p50"])
     assert f"TTFT P50 {found[0] * 1e3:.0f} ms to {found[1] * 1e3:.0f} ms" in line
-    assert "9 parity points below saturation, which cover 80%" in line
+    machine = json.loads((PARITY / "parity.json").read_text())["machine"]["cpu"]
+    assert f"9 parity points below saturation, which cover 80%, on {machine}: TTFT" in line
+    page = (PROJECT / "docs" / "simulator.md").read_text()
+    assert machine in page
+    assert "this CPU" not in page
