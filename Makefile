@@ -22,6 +22,7 @@
 # make bench-elastic    pipelines, chains of loads and KV exchanges, simulated and live
 # make bench-client     how far the client's P99s are from a server with a known schedule
 # make gpu              on a CUDA machine, all that only a GPU can tell (40 minutes); elsewhere, its list
+# make compare-examples  Aegaeon and ServerlessLLM compared, simulated; a live run with itself and another
 # make selftest         sixteen tests of the client, runs and simulator against a server that is known
 # make cluster          live instances on a Ray cluster of three nodes on this host; one node is killed
 # make sweep-kills      a sweep of 200 points killed 20 times, beside an undisturbed one (joblib launcher)
@@ -46,7 +47,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(
 
 .PHONY: help setup hashed demo engines test check tests coverage mutants test-vllm fuzz bench
 .PHONY: bench-sim bench-elastic reproduce papers smoke archive bench-client selftest fidelity
-.PHONY: fidelity-gpu faults gpu cluster sweep-kills clean
+.PHONY: compare-examples fidelity-gpu faults gpu cluster sweep-kills clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -148,6 +149,9 @@ bench-elastic: setup
 bench-client: setup
 	$(PY) -m tests.benchmarks.bench_client --json results/published/client/bench_client.json
 	$(PY) -m tests.benchmarks.bench_parity --json results/published/client/parity.json
+
+compare-examples: setup
+	$(PY) -m tests.benchmarks.compare_examples
 
 gpu: setup
 	$(PY) -m tests.gpu
