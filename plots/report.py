@@ -36,18 +36,7 @@ from plots.timeline import timeline
 PAGE = Path(__file__).resolve().parent / "page"
 MAX_MODELS = 12  # models that are shown by name
 # Kinds of events that the verdict looks at.
-JUDGED = pa.array(
-    [
-        CLOSED_LOOP,
-        EARLY_ENDS,
-        "heartbeat",
-        "stall",
-        "late_stamps",
-        "prefix_cache",
-        "no_progress",
-        "scrapes",
-    ]
-)
+JUDGED = ("heartbeat", "stall", "late_stamps", "prefix_cache", "no_progress", "scrapes")
 
 
 def draw(run_dir: Path) -> Path:
@@ -71,6 +60,7 @@ def write(run_dir: Path) -> Path:
 def page(run: FinishedRun) -> str:
     """The whole page. Every value in it is escaped but the style, the script and the pictures."""
     events, scaled = run.events(), scaling.scaling(run)
+    judged = pc.is_in(events["kind"], pa.array([CLOSED_LOOP, EARLY_ENDS, *JUDGED]))
     return template("report.html").render(
         script=(PAGE / "report.js").read_text(),
         title=title(run.manifest),
@@ -79,7 +69,7 @@ def page(run: FinishedRun) -> str:
         simulator=_simulator(run),
         manifest=run.manifest,
         summary=run.summary,
-        rules=_rules(run, events.filter(pc.is_in(events["kind"], JUDGED)).to_pylist()),
+        rules=_rules(run, events.filter(judged).to_pylist()),
         latencies=LATENCIES,
         columns=COLUMNS,
         cell=run_table.cell,

@@ -19,7 +19,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -156,12 +155,6 @@ def _method(
     )
 
 
-def as_row(reference: Arm, other: Arm, judged: Difference) -> dict[str, Any]:
-    """One row of --out."""
-    about = {"metric": judged.metric.name, "unit": judged.metric.unit}
-    return {"reference": reference.label, "other": other.label} | asdict(judged) | about
-
-
 def compared(paths: Sequence[Path], *, anyway: bool, out: Path | None) -> Iterator[Table]:
     """A table for each arm after the first; the rows of all in `out`, as JSON."""
     runs = [FinishedRun.load(path) for path in paths]
@@ -180,7 +173,11 @@ def compared(paths: Sequence[Path], *, anyway: bool, out: Path | None) -> Iterat
     said = [*unfair, *captions([run.manifest for run in runs])]
     for other in others:
         judged = compare(first, other)
-        rows += [as_row(first, other, each) for each in judged]
+        rows += [
+            {"reference": first.label, "other": other.label, **asdict(each),
+             "metric": each.metric.name, "unit": each.metric.unit}
+            for each in judged
+        ]  # fmt: skip
         yield table(first, other, judged, [*said, *_of_bands(runs, judged)])
     if out is not None:
         write_json(out, rows)

@@ -129,18 +129,13 @@ def differences(
         count = sum(len(each) for each, _ in values)
         first, second = of_pairs.mean(axis=0).tolist()
         mean = float(by_pair.mean())
-        d = effect([second - first for first, second in values])
-        d = d if metric.statistic is np.mean and metric.unit != RATE else None
-        found.append(Difference(metric, first, second, mean, low, high, count, d))
+        by_request = np.concatenate([second - first for first, second in values])
+        deviation, of_means = float(by_request.std(ddof=1)), metric.statistic is np.mean
+        varies = deviation > 1e-9 * abs(mean)  # more than by rounding
+        one_by_one = of_means and metric.unit != RATE and varies
+        effect = float(by_request.mean()) / deviation if one_by_one else None
+        found.append(Difference(metric, first, second, mean, low, high, count, effect))
     return found
-
-
-def effect(differences: Sequence[Floats]) -> float | None:
-    """Cohen's d of pairs, of the differences by request of each pair of runs; None: they do not
-    vary, but for rounding."""
-    by_request = np.concatenate(differences)
-    mean, deviation = float(by_request.mean()), float(by_request.std(ddof=1))
-    return mean / deviation if deviation > 1e-9 * abs(mean) else None
 
 
 def resampled(pairs: Sequence[tuple[Floats, Floats]], statistic: Statistic) -> tuple[float, float]:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import reduce
 from math import isfinite
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,6 @@ WHY = {
     "chunk": "one sample a chunk",
 }
 RATE_WHY = WHY | {"sent": "window begins with the first sending"}
-LEFT_OUT = {
-    "all": "none",
-    "completed": "those that failed",
-    "streamed": "those that failed or had one token",
-}
 WINDOW = {"arrival": "first arrival to last token", "sent": "first sending to last token"}
 
 
@@ -99,13 +96,10 @@ def rows_of_file(told: Mapping[Definition, float]) -> Iterator[dict[str, Any]]:
     """A row for each mean of a tool's file, by the tool's definition; seconds, and rates per
     second."""
     for one, mean in told.items():
-        yield {
-            "quantity": one.quantity, "tool": one.tool, "name": one.name, "id": one.id,
-            "in_file": mean, "counts_from": one.anchor, "left_out": LEFT_OUT[one.of],
-            "sample": f"a {one.each}",
-            "window": WINDOW[one.anchor] if one.quantity.endswith("/s") else None,
-            "differs": [word for word, _ in steps(ours_of(one), one)],
-        }  # fmt: skip
+        window = WINDOW[one.anchor] if one.quantity.endswith("/s") else None
+        differs = [word for word, _ in steps(ours_of(one), one)]
+        found = {"id": one.id, "in_file": mean, "window": window, "differs": differs}
+        yield asdict(one) | found
 
 
 def in_file(content: Any, file: Path) -> dict[Definition, float]:
@@ -135,18 +129,15 @@ def in_file(content: Any, file: Path) -> dict[Definition, float]:
 
 
 def _mean(content: Mapping[str, Any], tool: str, one: Definition) -> float | None:
-    if tool == "vllm":
-        return content.get(one.name if one.quantity.endswith("/s") else f"mean_{one.name}")
+    rate, name = one.quantity.endswith("/s"), one.name
+    path = {
+        "vllm": (name if rate else f"mean_{name}",),
+        "aiperf": (name, "avg"),
+        IP: ("successes", *(("throughput", name) if rate else ("latency", name, "mean"))),
+        "guidellm": ("benchmarks", 0, "metrics", name, "successful", "mean"),
+    }[tool]
     try:
-        if tool == "aiperf":
-            mean: float = content[one.name]["avg"]
-        elif tool == IP:
-            found = content["successes"]
-            rate = one.quantity.endswith("/s")
-            mean = found["throughput"][one.name] if rate else found["latency"][one.name]["mean"]
-        else:
-            metrics = content["benchmarks"][0]["metrics"]
-            mean = metrics[one.name]["successful"]["mean"]
+        mean: float | None = reduce(getitem, path, content)
     except (KeyError, IndexError, TypeError):
         return None
     return mean
@@ -170,14 +161,13 @@ def shown(found: Sequence[Mapping[str, Any]], title: str) -> Table:
 
 def shown_alone(found: Sequence[Mapping[str, Any]], title: str) -> Table:
     made = numbers_table("quantity", ["by", "in the file"], title=title)
-    for name in ("counts from", "requests left out", "one sample", "window", "unlike ours"):
+    for name in ("counts from", "requests", "one sample", "window", "unlike ours"):
         made.add_column(name)
     for row in found:
         show = number if row["window"] else seconds
-        made.add_row(
-            row["quantity"], row["id"], show(row["in_file"]), row["counts_from"], row["left_out"],
-            row["sample"], row["window"] or "", "; ".join(row["differs"]) or "the same",
-        )  # fmt: skip
+        about = [row[key] or "" for key in ("anchor", "of", "each", "window")]
+        differs = "; ".join(row["differs"]) or "nothing"
+        made.add_row(row["quantity"], row["id"], show(row["in_file"]), *about, differs)
     return made
 
 

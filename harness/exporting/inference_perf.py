@@ -87,10 +87,15 @@ def _spread(values: Floats) -> dict[str, float] | None:
     """Percentiles linear between samples; None: no sample."""
     if not len(values):
         return None
+    found = _statistics(values)
+    found["median"] = found.pop("p50")
+    return found
+
+
+def _statistics(values: Floats) -> dict[str, float]:
+    ends = {"mean": float(values.mean()), "min": float(values.min()), "max": float(values.max())}
     shares = np.percentile(values, PERCENTILES).tolist()
-    names = ["median" if share == 50 else f"p{share:g}" for share in PERCENTILES]
-    mean = {"mean": float(values.mean()), "min": float(values.min()), "max": float(values.max())}
-    return mean | dict(zip(names, shares, strict=True))
+    return ends | {f"p{at:g}": value for at, value in zip(PERCENTILES, shares, strict=True)}
 
 
 def benchmark_report(run: FinishedRun) -> dict[str, Any]:
@@ -134,11 +139,8 @@ def benchmark_report(run: FinishedRun) -> dict[str, Any]:
 
 def _of(values: Floats | list[float], units: str) -> dict[str, Any]:
     """Statistics of samples; of one rate its mean alone. With the sample's standard deviation."""
-    mean = {"units": units, "mean": float(np.mean(values))}
     if units.endswith("/s"):
-        return mean
-    names = [f"p{share:g}".replace(".", "p") for share in PERCENTILES]
+        return {"units": units, "mean": float(np.mean(values))}
     spread = {"stddev": float(np.std(values, ddof=1))} if len(values) > 1 else {}
-    shares = np.percentile(values, PERCENTILES).tolist()
-    ends = {"min": float(np.min(values)), "max": float(np.max(values))}
-    return mean | spread | ends | dict(zip(names, shares, strict=True))
+    found = _statistics(np.asarray(values))
+    return {"units": units, **spread, **{key.replace(".", "p"): at for key, at in found.items()}}

@@ -87,14 +87,9 @@ def coverage(manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[i
 def measured_on(manifest: Mapping[str, Any]) -> str:
     """The machine on which the errors were measured that make a run's bands. A profile of another
     CPU has the same bands: whether they hold there nobody measured."""
-    report = _report(manifest)
-    name: str = report["machine"]["cpu"] if report else manifest["hardware"]["device"]
-    return name
-
-
-def _report(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
     hardware, sources = manifest["hardware"], manifest["engine"].get("step_times", {}).values()
-    return report_of(hardware["device"], hardware["name"], set(sources))
+    report = report_of(hardware["device"], hardware["name"], set(sources))
+    return str(report["machine"]["cpu"] if report else hardware["device"])
 
 
 Points = Mapping[str, Sequence[tuple[str, float]]]  # by metric: workload and residual
@@ -113,7 +108,8 @@ def _points(manifest: Mapping[str, Any], load: str) -> Points:
             for name, errors in by_metric.items()
             if name != "capacity"  # no metric of a run
         }
-    report = _report(manifest)
+    sources = set(engine.get("step_times", {}).values())
+    report = report_of(hardware["device"], hardware["name"], sources)
     found: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
     for row in report["rows"] if report else ():
         saturated = SATURATED if row["load"] >= KNEE else BELOW

@@ -36,11 +36,17 @@ def effective_samples(values: Floats) -> float:
     found = np.array([centred[:-lag] @ centred[lag:] for lag in range(1, lags + 1)]) / variance
     last = _first_negative(found)
     if last == lags and lags < len(values) - 1:
-        spectrum = np.fft.rfft(centred, 2 * len(centred))
-        found = np.fft.irfft(np.abs(spectrum) ** 2)[1 : len(values)] / variance
+        found = autocovariances(values)[1:] / variance
         last = _first_negative(found)
     inflated = 1 + 2 * float(found[:last].sum())
     return max(1.0, len(values) / max(1.0, inflated))
+
+
+def autocovariances(values: Floats) -> Floats:
+    """n times the autocovariance of a series of n values at each lag from 0 on."""
+    spectrum = np.fft.rfft(values - values.mean(), 2 * len(values))
+    found: Floats = np.fft.irfft(np.abs(spectrum) ** 2)[: len(values)]
+    return found
 
 
 def of_latency(values: Floats) -> dict[str, list[float | None]]:
@@ -92,8 +98,7 @@ def block_length(values: Floats) -> int:
     root of n, at most a quarter of n."""
     count = len(values)
     least, most = int(np.cbrt(count)), max(1, count // 4)
-    spectrum = np.fft.rfft(values - values.mean(), 2 * count)
-    products: Floats = np.fft.irfft(spectrum * np.conj(spectrum))[:count]
+    products = autocovariances(values)
     faint = np.flatnonzero(products <= 2 * sqrt(log10(count) / count) * products[0])
     if not len(faint):
         return most
@@ -103,7 +108,7 @@ def block_length(values: Floats) -> int:
     if spread <= 0:
         return least
     longest = np.cbrt(1.5 * count) * (abs(float(lags @ windowed)) / spread) ** (2 / 3)
-    return min(max(least, ceil(longest)), most)
+    return min(max(least, ceil(float(longest))), most)
 
 
 def of_run(log: TokenLog, good: Bools) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from harness.comparing import noise_floor
 from harness.comparing.__main__ import main
 from harness.comparing.arms import arms, pairs
-from harness.comparing.paired import effect, measured, resampled
+from harness.comparing.paired import differences, measured, resampled
 from harness.errors import UsageError
 from harness.records.run_folder import NOISE_FLOOR, FinishedRun
 from harness.records.uncertainty import block_length
@@ -106,7 +106,9 @@ def test_the_effect_is_the_mean_difference_over_its_deviation(
     less = ttft_s[1] - ttft_s[0]
     assert rows["TTFT mean"]["effect"] == pytest.approx(less.mean() / less.std(ddof=1))
     assert rows["TTFT P50"]["effect"] is rows["tokens/s"]["effect"] is None
-    assert effect([np.full(5, 0.2), np.full(3, 0.2)]) is None
+    same = {name: np.full(5, 0.5) for name in measured(FinishedRun.load(first), absolute())}
+    later = {name: np.full(5, 0.7) for name in same}
+    assert {each.effect for each in differences([same], [later])} == {None}
 
 
 def test_too_few_requests_for_a_percentile_give_no_row_of_it(

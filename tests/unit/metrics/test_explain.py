@@ -94,12 +94,12 @@ def test_what_a_file_has_more_is_left_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tool", "name", "told"),
     [
-        ("vllm", "ttft_ms", ("sent", "those that failed", "a request", None)),
+        ("vllm", "ttft_ms", ("sent", "completed", "request", None)),
         ("aiperf", "output_token_throughput",
-         ("sent", "those that failed", "a token", "first sending to last token")),
-        ("guidellm", "inter_token_latency_ms", ("arrival", "those that failed", "a token", None)),
+         ("sent", "completed", "token", "first sending to last token")),
+        ("guidellm", "inter_token_latency_ms", ("arrival", "completed", "token", None)),
         ("inference-perf", "time_to_first_token",
-         ("sent", "those that failed or had one token", "a request", None)),
+         ("sent", "streamed", "request", None)),
     ],
 )  # fmt: skip
 def test_a_file_alone_says_what_its_numbers_are(
@@ -111,7 +111,7 @@ def test_a_file_alone_says_what_its_numbers_are(
     out = tmp_path / "explained.json"
     assert explain([str(folder / f"{tool}.json"), "--json", str(out)]) == 0
     found = {row["name"]: row for row in json.loads(out.read_text())}
-    keys = ("counts_from", "left_out", "sample", "window")
+    keys = ("anchor", "of", "each", "window")
     assert tuple(found[name][key] for key in keys) == told
     both = explained(folder, str(folder / f"{tool}.json"))
     assert found[name]["in_file"] == both[f"{tool} {name}"]["in_file"]
