@@ -128,7 +128,7 @@ def in_file(content: Any, file: Path) -> dict[Definition, float]:
     return found
 
 
-def _mean(content: Mapping[str, Any], tool: str, one: Definition) -> float | None:
+def _mean(content: Any, tool: str, one: Definition) -> float | None:
     rate, name = one.quantity.endswith("/s"), one.name
     path = {
         "vllm": (name if rate else f"mean_{name}",),

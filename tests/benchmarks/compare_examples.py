@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 from typing import Any
 
 from harness.files import read_json, write_json, write_text
@@ -118,7 +119,7 @@ def make(example: Example, folder: Path, floors: set[Path]) -> dict[str, Any]:
         "runs": [about(FinishedRun.load(path)) for path in paths],
         "noise_floor": read_json(floor) if floor.is_file() else None,
         "rows": judged,
-        "table": table.rstrip().splitlines(),
+        "table": [line.rstrip() for line in table.rstrip().splitlines()],
     }
 
 
@@ -137,8 +138,18 @@ def page(made: Sequence[dict[str, Any]]) -> str:
         repeats = f"; noise floor of {len(floor['repeats'])} repeats" if floor else ""
         revision = (first["git"] or {}).get("revision", "unknown")[:12]
         said = f"{where}; {first['machine']['cpu']}; revision {revision}{repeats}."
-        lines += [f"## {each['title']}", "", said, "", "```", *each["table"], "```", ""]
+        lines += [f"## {each['title']}", "", answer(each["rows"]), "", said, ""]
+        lines += ["```", *each["table"], "```", ""]
     return "\n".join(lines)
+
+
+def answer(rows: Sequence[dict[str, Any]]) -> str:
+    """The metrics by their verdicts."""
+    by: dict[str, list[str]] = {}
+    for row in rows:
+        by.setdefault(row["verdict"], []).append(f"`{row['metric']}`")
+    told = "; ".join(f"{word} in {', '.join(names)}" for word, names in by.items())
+    return fill(f"B against A: {told}.", 118)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
