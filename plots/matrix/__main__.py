@@ -10,21 +10,19 @@ import pandas as pd
 from harness.experiments.compose import ROOT
 from harness.experiments.figures import published
 from harness.files import write_text
-from plots.matrix.figures import CHANGED, SETTINGS, by_load, changed, head, settings, words
+from plots.matrix.figures import CHANGED, SETTINGS, above, changed, head, settings, words
 
-TABLES = {
-    "burst": (head, words), "many": (head, words), "tuning": (lambda rows: SETTINGS, settings),
-    "sensitivity": (lambda rows: CHANGED, changed),
-    "above": (lambda rows: CHANGED, lambda rows: changed(by_load(rows))),
+TABLES = {  # by mark: the figure, the head, the lines
+    "burst": ("burst", head, words), "above": ("burst", lambda rows: CHANGED, above),
+    "many": ("many", head, words), "tuning": ("tuning", lambda rows: SETTINGS, settings),
+    "sensitivity": ("sensitivity", lambda rows: CHANGED, changed),
 }  # fmt: skip
-OF = {"burst": ("burst", "above")}  # ends of curves above its loads
 
 
 def with_tables(page: str) -> str:
     """`page` with each table between its marks as its figure's rows have it."""
-    for name, (named, lines) in TABLES.items():
-        of = [published("matrix") / f"matrix_{part}.csv" for part in OF.get(name, (name,))]
-        rows = pd.concat(map(pd.read_csv, of))
+    for name, (figure, named, lines) in TABLES.items():
+        rows = pd.read_csv(published("matrix") / f"matrix_{figure}.csv")
         top = named(rows)
         shown = "\n".join(map(_line, [top, ["---"] * len(top), *lines(rows)]))
         mark = f"<!-- {name}: written by `python -m plots.matrix` -->"

@@ -19,7 +19,9 @@ SYSTEMS = {
     "serverlessllm": "ServerlessLLM", "muxserve": "MuxServe", "dedicated": "vLLM, 4 models",
 }  # fmt: skip
 HALVES = {
-    "burst": ("matrix_burst_h100", "matrix_burst_a100"),
+    "burst": (
+        "matrix_burst_h100", "matrix_burst_a100", "matrix_above_h100", "matrix_above_a100",
+    ),
     "many": (
         "matrix_many_h100", "matrix_many_h100_below", "matrix_many_h100_above", "matrix_many_a100",
     ),
@@ -28,6 +30,7 @@ REFERENCE = "dedicated"  # has fewer models than the others, so is in no order w
 RESULTS = ("goodput (req/s)", "P99 TTFT (s)", "GPU s")
 COUNTERS = ("preemptions", "drops", "scale_ups", "switches", "moves")
 SETTINGS = ["half", "GPUs", "system", "share on time by setting", "taken"]
+WHITE_FROM = 0.8  # share of the best, above which a cell is too dark for black words
 CHANGED = ["system", "with", "share on time", "P99 TTFT (s)", *COUNTERS]
 
 Of = Mapping[tuple[str, str, str], Cell]
@@ -96,7 +99,7 @@ def _map(panel: Axes, found: Of, hardware: str, workloads: list[str], systems: l
             shares[y, x] = min(cell.mean / best, 1.0)
             said = f"{cell.bound}{cell.mean:.3g}{mark(compared, system)}"
             panel.text(
-                x, y, said, color="white" if shares[y, x] > 0.55 else "black", ha="center",
+                x, y, said, color="white" if shares[y, x] > WHITE_FROM else "black", ha="center",
                 va="center", fontsize=7,
             )  # fmt: skip
     panel.imshow(shares, cmap="Greys", vmin=0, vmax=1.3, aspect="auto")
@@ -121,14 +124,11 @@ burst = map_of("burst", f"Within MLPerf's SLO. {BOUNDS}", 4.2, ("h100", "a100"))
 many = map_of("many", f"Within Aegaeon's SLO. {BOUNDS}", 3.6, ("h100", "a100"))
 
 
-@text("matrix_above", of_runs, ("matrix_above_h100", "matrix_above_a100"), head=CHANGED)
-def above(rows: pd.DataFrame) -> tuple[Words, str]:
-    return changed(by_load(rows)), "ShareGPT, four GPUs, five seeds. Counters: mean of a run."
-
-
-def by_load(rows: pd.DataFrame) -> pd.DataFrame:
-    loads = rows.hardware.map(HARDWARE) + " at " + rows.rate.map("{:g} x the base rate".format)
-    return rows.assign(change=loads)
+def above(rows: pd.DataFrame) -> list[list[str]]:
+    """What the highest loads of ShareGPT changed."""
+    high = rows[rows.experiment.str.startswith("matrix_above")]
+    loads = high.hardware.map(HARDWARE) + " at " + high.rate.map("{:g} x the base rate".format)
+    return changed(high.assign(change=loads))
 
 
 def tuned(rows: pd.DataFrame) -> dict[tuple[str, str, str], str]:
