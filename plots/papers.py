@@ -6,8 +6,8 @@ what changed since the last version of the ledger that was published (results/cl
 
 results/published/report.html is committed, and made of what is committed. With figures that were
 made again (`python -m harness reproduce`), results/reproduced/report.html has them, too, beside the
-committed ones, with their verdicts. Links lead to tables, and to runs in results/runs, which are
-there once the figure's command has run.
+committed ones, with their verdicts. Links lead to files that are there: to tables, and to the one
+run of each paper that is committed (results/published/PAPER/runs/FIGURE). Others are named by hash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from harness.claims.__main__ import CLAIMS, PUBLISHED, ROOT, assessed
 from harness.claims.assess import BASE_PROFILE, Judged, conditional, judged
 from harness.claims.kinds import ARITHMETIC
 from harness.claims.ledger import Paper
-from harness.experiments.points import RUNS
 from harness.files import make_folder, read_json, write_text, writing
 from plots import embedded
 from plots.report import template
@@ -31,7 +30,7 @@ from plots.report import template
 REPRODUCED = ROOT / "results/reproduced"
 VERSIONS = CLAIMS / "versions"  # the ledger's CSV as it was, DATE.csv
 NAME = "report.html"
-MAX_LINKS = 40  # to runs of a claim; of more, one to the figure's
+MAX_NAMED = 40  # runs of a claim; of more, a link to the figure's
 HOLDS = {  # why a claim is judged so, where neither code nor ledger says more
     "reproduced": "the whole interval lies within the tolerance",
     "trend only": "outside of the tolerance, with at least half of the published effect",
@@ -74,7 +73,7 @@ def shown(
         ),
         changed_head=since.HEAD,
         root=os.path.relpath(ROOT, folder),
-        runs_at=os.path.relpath(RUNS, folder),
+        kept=sorted(path.name for path in PUBLISHED.glob("*/runs/*")),
         papers=[_paper(name, *each, again, outcomes, embed) for name, each in papers.items()],
     )  # fmt: skip
 
@@ -123,6 +122,7 @@ def _figure(
         "facts": facts(about, runs),
         "experiments": about["experiments"],
         "runs": runs,
+        "kept": (path.parent / "runs" / name).is_dir(),
         "picture": embed(path),
         "other": embed(other / f"{name}.csv") if (other / f"{name}.csv").is_file() else None,
         "no_other": _no_other(about),
@@ -140,14 +140,11 @@ def _figure(
 
 
 def runs_of(about: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Of FIGURE.json: a run's entry is "FOLDER, schedule SHA256, VERDICT"."""
+    """Of FIGURE.json: a run's entry is "FOLDER, schedule SHA256, VALID"."""
     found = []
     for config_hash, told in about.get("runs", {}).items():
-        folder, schedule, verdict = told.split(", ")
-        schedule = schedule.removeprefix("schedule ")[:12]
-        found.append(
-            {"hash": config_hash, "folder": folder, "schedule": schedule, "verdict": verdict}
-        )
+        schedule = told.split(", ")[1].removeprefix("schedule ")[:12]
+        found.append({"hash": config_hash, "schedule": schedule})
     return found
 
 
@@ -158,7 +155,6 @@ def facts(about: Mapping[str, Any], runs: Sequence[Mapping[str, str]]) -> dict[s
     origin = about["origin"]
     errors = [part for part in origin if part.startswith(("simulator error", "iteration times"))]
     machines = [part for part in origin[2:] if part not in errors]
-    invalid = sum(run["verdict"] != "VALID" for run in runs)
     refused = about["refused"]
     drawn = [part for part in machines if part.startswith("SYNTHETIC")]
     code = [part for part in machines if part.startswith("revision")]
@@ -167,7 +163,7 @@ def facts(about: Mapping[str, Any], runs: Sequence[Mapping[str, str]]) -> dict[s
         "engine": origin[0],
         "hardware": "; ".join(part for part in machines if part not in [*drawn, *code]),
         "code": "; ".join(code) or "no revision told",
-        "runs": f"{origin[1]}; {invalid} INVALID"
+        "runs": f"{origin[1]}, all VALID: an INVALID run is made again and not counted"
         + (f"; refused in {len(refused)} ways, as: {refused[0]}" if refused else "; none refused"),
         "synthetic inputs": drawn[0].partition(": ")[2] if drawn else "none: recorded requests",
         "simulator error": "; ".join(
@@ -210,7 +206,7 @@ def _claim(
         "again": (f"{_beside(claim, made)}. {outcome}" if made else "not made again"),
         "notes": notes or HOLDS.get(each.verdict, page.verdict(each)),
         "runs": [runs[name] for name in each.runs if name in runs],
-        "all_runs": len(each.runs) > MAX_LINKS,
+        "all_runs": len(each.runs) > MAX_NAMED,
     }  # fmt: skip
 
 

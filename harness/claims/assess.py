@@ -74,9 +74,11 @@ def judged(claim: Claim, published: Path, variations: Variations | None = None) 
 
 def runs_of(rows: pd.DataFrame, source: Mapping[str, Any]) -> list[str]:
     """The hashes of the runs that `rows` name; all of the figure's, where a row is over more runs
-    than it names."""
+    than its table names."""
     cells = rows["config_hash"].dropna() if "config_hash" in rows else ()
-    known, named = source.get("runs", {}), dict.fromkeys(" ".join(map(str, cells)).split())
+    words, sets = " ".join(map(str, cells)).split(), source.get("sets", {})
+    known = source.get("runs", {})
+    named = dict.fromkeys(name for word in words for name in sets.get(word, [word]))
     return list(named if set(named) <= set(known) else known)
 
 

@@ -121,10 +121,11 @@ def tabled(figure: str, folder: Path, git: Mapping[str, Any] | None, runs: Path)
     csv, path = folder / f"{figure}.csv", folder / f"{figure}.json"
     rows = described(figure).table(points)
     write_text(csv, rows.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
-    lineage.add(csv, lineage.origins(points))
+    sets = lineage.add(csv, lineage.origins(points))
     about = {
         "drawn_utc": now, "git": git, "experiments": list(described(figure).experiments),
         "table_sha256": sha256(csv.read_bytes()).hexdigest(), **provenance(points),
+        "sets": sets,
     }  # fmt: skip
     write_json(path, about, indent=2)
     return [csv, path]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from harness.files import write_text
 
 COLUMNS = ("config_hash", "schedule_sha256", "verdict")
 OTHERS = ("against",)  # columns that name a second run's system
-MAX_NAMED = 6  # of a row; of more, how many there are
+MAX_NAMED = 6  # of a row; of more, a key
 DIGITS = 12  # of a schedule's sha256
+NO_RUN = {"refused": "refused", "inputs": "no run"}  # by the column that says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,30 +128,37 @@ def _has(run: Origin, key: str, value: str) -> bool:
     return value in run.traits.get(key, ())
 
 
-def add(path: Path, runs: Sequence[Origin]) -> None:
-    """Adds COLUMNS to the CSV; every other value stays as it was written."""
+def add(path: Path, runs: Sequence[Origin]) -> dict[str, list[str]]:
+    """Adds COLUMNS to the CSV; every other value stays as it was written. Returns the hashes that
+    each key of many runs stands for."""
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    sets: dict[str, list[str]] = {}
     if table.empty or not runs:
-        return
-    traits = {key for run in runs for key in run.traits} | {*OTHERS, "config_hash"}
+        return sets
+    traits = {key for run in runs for key in run.traits} | {*OTHERS, "config_hash", *NO_RUN}
     told: dict[tuple[str, ...], tuple[str, ...]] = {}
     cells = []
     for row in table.to_dict("records"):
         key = tuple(row[name] for name in row if name in traits)
         if key not in told:
-            told[key] = _cells(of_row(row, runs))
+            told[key] = _cells(row, of_row(row, runs), sets)
         cells.append(told[key])
     table = table.drop(columns=list(COLUMNS), errors="ignore")
     table[list(COLUMNS)] = cells
     write_text(path, table.to_csv(index=False, lineterminator="\n"))
+    return sets
 
 
-def _cells(runs: Sequence[Origin]) -> tuple[str, ...]:
+def _cells(
+    row: Mapping[Any, str], runs: Sequence[Origin], sets: dict[str, list[str]]
+) -> tuple[str, ...]:
+    if not runs:
+        return "", "", next((told for name, told in NO_RUN.items() if row.get(name)), "")
     hashes = list(dict.fromkeys(run.config_hash for run in runs))
     schedules = list(dict.fromkeys(run.schedule_sha256[:DIGITS] for run in runs))
-    verdicts = sorted({run.verdict for run in runs})
-    return _few(hashes), _few(schedules), " ".join(verdicts)
-
-
-def _few(names: Sequence[str]) -> str:
-    return " ".join(names) if len(names) <= MAX_NAMED else f"{len(names)} of FIGURE.json's runs"
+    verdicts = " ".join(sorted({run.verdict for run in runs}))
+    if len(hashes) <= MAX_NAMED:
+        return " ".join(hashes), " ".join(schedules), verdicts
+    key = f"{len(hashes)}-runs-{sha256(' '.join(hashes).encode()).hexdigest()[:DIGITS]}"
+    sets[key] = hashes
+    return key, key, verdicts

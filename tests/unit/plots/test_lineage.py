@@ -6,8 +6,10 @@ import csv
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from harness.claims.assess import runs_of
 from harness.experiments.lineage import add, origins
 from harness.experiments.points import Point
 from tests.unit.metrics.service import Service, steady, write_run
@@ -68,10 +70,24 @@ def test_a_row_that_says_its_hash_is_believed(tmp_path: Path) -> None:
     assert list(found) == ["seed", "value", "config_hash", "schedule_sha256", "verdict"]
 
 
-def test_of_many_runs_their_number_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_runs_are_named_by_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.experiments.lineage.MAX_NAMED", 3)
-    (found,) = rows(tmp_path, "rate,value\n0.5,1\n")
-    assert found["config_hash"] == "4 of FIGURE.json's runs"
+    path = tmp_path / "figure.csv"
+    path.write_text("system,rate,value\n,0.5,1\na,0.5,2\n")
+    ((key, hashes),) = add(path, origins(points(tmp_path))).items()
+    table = pd.read_csv(path)
+    assert list(table.config_hash) == [key, "hash0 hash1"]
+    assert hashes == ["hash0", "hash1", "hash2", "hash3"]
+    source = {"runs": dict.fromkeys([*hashes, "another"]), "sets": {key: hashes}}
+    assert runs_of(table, source) == hashes
+
+
+def test_a_row_of_no_run_says_why(tmp_path: Path) -> None:
+    found = rows(tmp_path, "system,refused,inputs,value\na,,paper,1\nc,True,,\n")
+    assert [(row["config_hash"], row["verdict"]) for row in found] == [
+        ("", "no run"),
+        ("", "refused"),
+    ]
 
 
 def test_the_figures_json_tells_the_folder_of_a_hash(tmp_path: Path) -> None:
