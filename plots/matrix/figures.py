@@ -179,9 +179,13 @@ def of_sensitivity(points: Points) -> pd.DataFrame:
     return of_runs(made).assign(change=[SPEEDS[point.overrides[LINKS]] for point in made])
 
 
-@text("matrix_sensitivity", of_sensitivity, ("matrix_links_many",), head=CHANGED)
+LINKED = ("matrix_links_many", "matrix_links_burst")
+
+
+@text("matrix_sensitivity", of_sensitivity, LINKED, head=CHANGED)
 def sensitivity(rows: pd.DataFrame) -> tuple[Words, str]:
-    return changed(rows), "Four H100, BurstGPT, factor 2.0, five seeds. Counters: mean of a run."
+    of = "BurstGPT, twelve models; BlitzScale: Azure code, one model"
+    return changed(rows), f"Four H100, factor 2.0, five seeds. {of}. Counters: mean of a run."
 
 
 def changed(rows: pd.DataFrame) -> list[list[str]]:
