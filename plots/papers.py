@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.claims import data, page, since
-from harness.claims.__main__ import CLAIMS, PUBLISHED, ROOT, assessed
+from harness.claims.__main__ import CLAIMS, PUBLISHED, ROOT, VERSIONS, assessed
 from harness.claims.assess import BASE_PROFILE, Judged, conditional, judged
 from harness.claims.kinds import ARITHMETIC
 from harness.claims.ledger import Paper
@@ -28,7 +28,6 @@ from plots import embedded
 from plots.report import template
 
 REPRODUCED = ROOT / "results/reproduced"
-VERSIONS = CLAIMS / "versions"  # the ledger's CSV as it was, DATE.csv
 NAME = "report.html"
 MAX_NAMED = 40  # runs of a claim; of more, a link to the figure's
 HOLDS = {  # why a claim is judged so, where neither code nor ledger says more
@@ -62,7 +61,7 @@ def shown(
     head, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in page.counts(papers)
     ]
-    version = max(VERSIONS.glob("*.csv"))
+    version = max((CLAIMS / VERSIONS).glob("*.csv"))
     outcomes = _outcomes(again) if again else {}
     return template("papers.html").render(
         counts={"head": head, "rows": rows[1:]},
@@ -125,7 +124,7 @@ def _figure(
         "kept": (path.parent / "runs" / name).is_dir(),
         "picture": embed(path),
         "other": embed(other / f"{name}.csv") if (other / f"{name}.csv").is_file() else None,
-        "no_other": _no_other(about),
+        "no_other": _no_other(name, about),
         "other_runs": runs_of(read_json(other / f"{name}.json"))
         if (other / f"{name}.json").is_file() else [],
         "again": embed(made) if made and made.is_file() else None,
@@ -175,13 +174,18 @@ def facts(about: Mapping[str, Any], runs: Sequence[Mapping[str, str]]) -> dict[s
     }  # fmt: skip
 
 
-def _no_other(about: Mapping[str, Any]) -> str:
+def _no_other(name: str, about: Mapping[str, Any]) -> str:
     """Why a figure has no picture of the other engine profile."""
     if not about["num_runs"]:
         return "it is made of no run"
     if about["engines"] != ["sim"]:
         return "it has runs on a real engine, which has no profile"
-    return "its runs were not made with it"
+    paper = name.partition("_")[0]
+    return (
+        f"its {about['num_runs']} runs have {BASE_PROFILE} alone, vLLM as it was when the papers "
+        f"were written; with {page.OTHER} they were left out for time, and "
+        f"make sensitivity-{paper} would make them"
+    )
 
 
 # --- claims

@@ -1,8 +1,9 @@
 """`python -m harness claims`: compares published numbers with ours.
 
 Reads the claims in results/claims/PAPER.yaml and the figures' tables in results/published/PAPER.
-Runs nothing. Writes results/claims: README.md, which has the rule, claims.csv, PAPER.json,
-effects.png, and the table on the front page. If the figures were also simulated with another engine
+Runs nothing. Writes results/claims: README.md, which has the rule, claims.csv, changed.md, which
+tells what changed since the last published version, PAPER.json, effects.png, and the table on the
+front page. If the figures were also simulated with another engine
 profile (`make sensitivity-PAPER`), each simulated claim has both verdicts.
 
 What a verdict depends on (bounds, expressions, settings of runs) is registered in lock.json. The
@@ -47,6 +48,7 @@ from harness.files import read_json, write_text, writing
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS, PUBLISHED = ROOT / "results/claims", ROOT / "results/published"
 LOCK, CHANGES = "lock.json", "changes.csv"
+VERSIONS = "versions"  # claims.csv as it was published, DATE.csv
 
 
 @ends_in_order
@@ -175,7 +177,10 @@ def written(papers: Papers, lock: Mapping[str, Any], changes: Sequence[Change]) 
     }
     made |= {CLAIMS / LOCK: _json(lock), CLAIMS / "README.md": page.as_markdown(papers)}
     every = [(row, PUBLISHED / name) for name, (_, rows) in papers.items() for row in rows]
-    made[CLAIMS / "claims.csv"] = data.as_csv(every)
+    csv = made[CLAIMS / "claims.csv"] = data.as_csv(every)
+    if version := max((CLAIMS / VERSIONS).glob("*.csv"), default=None):
+        old = since.earlier(str(version), ROOT)
+        made[CLAIMS / "changed.md"] = since.page(old, since.table(csv), version.stem)
     if changes:
         made[CLAIMS / CHANGES] = registration.appended(CLAIMS / CHANGES, changes)
     return made | page.on_other_pages(papers, ROOT)

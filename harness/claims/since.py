@@ -34,7 +34,11 @@ def earlier(version: str, root: Path) -> pd.DataFrame:
     )
     if shown.returncode:
         raise UsageError(f"{version} is no file, and no revision of git that has {CSV}")
-    return pd.read_csv(io.StringIO(shown.stdout), dtype=str, keep_default_na=False)
+    return table(shown.stdout)
+
+
+def table(csv: str) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(csv), dtype=str, keep_default_na=False)
 
 
 @dataclass(frozen=True, slots=True)

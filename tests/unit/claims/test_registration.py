@@ -28,8 +28,9 @@ claims:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A ledger of one claim with its table, and the pages that have the marks."""
     claims, published = tmp_path / "results/claims", tmp_path / "results/published"
-    for folder in (claims, published / "p", tmp_path / "systems/p"):
+    for folder in (claims / "versions", published / "p", tmp_path / "systems/p"):
         folder.mkdir(parents=True)
+    (claims / "versions/2026-01-01.csv").write_text("paper,id,ours,verdict\np,a,1,weak\n")
     (claims / "p.yaml").write_text(LEDGER)
     for page in (tmp_path / "README.md", tmp_path / "systems/p/README.md"):
         page.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
@@ -78,7 +79,11 @@ def test_a_change_needs_a_reason_which_is_kept(
 
 def test_check_finds_what_was_edited(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command.main(["--why", "the first ledger"])
-    for name in ("results/claims/README.md", "results/claims/p.json", "README.md"):
+    changed = (project / "results/claims/changed.md").read_text()
+    assert "since 2026-01-01" in changed
+    assert "| p/a | q | 2.0 x | 1: weak | 2: reproduced |" in changed
+    files = ("README.md", "p.json", "changed.md")
+    for name in (*(f"results/claims/{file}" for file in files), "README.md"):
         path = project / name
         before = path.read_text()
         path.write_text(before.replace("reproduced", "REPRODUCED"))
