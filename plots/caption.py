@@ -1,4 +1,4 @@
-"""What stands below a figure: at most two lines on what is shown and, in small grey ones, where its
+"""What stands below a figure: at most four lines on what is shown and, in small grey ones, where its
 numbers came from, in full. Words that do not fit end in …; the PNG's Description has them all.
 """
 
@@ -17,7 +17,7 @@ from matplotlib.textpath import TextPath
 from harness.experiments.points import Point
 from harness.records.run_table import simulator
 
-LINES = 2
+LINES = 4
 SAID_PT, FROM_PT = 7.0, 5.0
 TIMES = "iteration times"  # the part that comes last
 FOOT_PT = 2.0  # space below the grey lines

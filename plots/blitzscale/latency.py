@@ -52,7 +52,7 @@ def on_three_workloads(points: Points) -> pd.DataFrame:
 @picture(
     "blitzscale_fig17", on_three_workloads,
     ("blitzscale_fig17", "blitzscale_fig17_ttl", "blitzscale_fig17_cold"),
-    shape=(3, 5), size=(13, 6.6), legend=len(DRAWN),
+    shape=(5, 3), size=(7, 8.6), legend=len(DRAWN),
 )  # fmt: skip
 def fig17(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 17: request rate, mean TTFT and TBT over time, and their CDFs, on three workloads, after
@@ -61,16 +61,16 @@ def fig17(axes: Panels, rows: pd.DataFrame) -> str:
     in the table."""
     for i, (workload, title) in enumerate(WORKLOADS.items()):
         of_workload = rows[rows.workload == workload]
-        panels = axes[5 * i : 5 * i + 5]
+        panels = axes[i :: len(WORKLOADS)]
         for panel, name in zip(panels, OVER_TIME, strict=False):
             curves(panel, of_workload[of_workload.quantity == name], "x", "value", DRAWN)
-            panel.set_title(title if name == "requests/s" else name)
+            panel.set_title(name)
         panels[0].lines[0].set(color="0.3", lw=0.9, label="_")  # all have the same
         log_scale(panels[1], "y")
-        panels[0].set_ylabel("requests/s")
         plot_cdfs(panels[3:], of_workload, DRAWN)
         for panel in panels:
-            panel.set_xlabel("seconds" if i == len(WORKLOADS) - 1 else "")
+            panel.set(ylabel="" if i else panel.get_title(), title="", xlabel="seconds")
+        panels[0].set_title(title)
     return (
         f"Means of {OVER_TIME_S:g} s: seed {SHOWN_SEED}; TTFT by arrival, TBT by when the token "
         "came. CDFs: all seeds. A warm-up before does not count. Load: half of the capacity by "

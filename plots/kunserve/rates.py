@@ -121,22 +121,21 @@ def on_datasets(points: Points) -> pd.DataFrame:
 
 
 @picture(
-    "kunserve_fig10", on_datasets, (*OF_DATASETS, *AT_33_GB), shape=(3, 5), size=(12, 6.8),
-    legend=5, only={POINT: POINTS_OF_FIG10, SYSTEM: SYSTEMS},
+    "kunserve_fig10", on_datasets, (*OF_DATASETS, *AT_33_GB), shape=(5, 3), size=(7, 8.6),
+    legend=3, only={POINT: POINTS_OF_FIG10, SYSTEM: SYSTEMS},
 )  # fmt: skip
 def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 10: end to end, 14B: latencies by demand, violations of the SLO, on three datasets."""
     for i, (name, title) in enumerate(DATASETS.items()):
-        mine = axes[5 * i : 5 * (i + 1)]
+        mine = axes[i :: len(DATASETS)]
         _by_demand(mine, rows[rows.dataset == name])
-        mine[0].set_ylabel(title, fontweight="bold", fontsize=8)
         for panel in mine:
-            panel.set_xlabel(DEMAND if i == len(DATASETS) - 1 else "")
-            if i:
-                panel.set_title("")
+            panel.set(ylabel="" if i else panel.get_title(), title="")
+            panel.set_xlabel(DEMAND if panel is mine[-1] else "")
+        mine[0].set_title(title)
     return (
         "Azure code arrivals. Mean and range of seeds. Demand: replication's mean; dotted: the "
-        f"paper's. {SLO} 33 GB of KV. Eight instances, below: four. AzureConv's lowest demand has "
+        f"paper's. {SLO} 33 GB of KV. Eight instances, right: four. AzureConv's lowest demand has "
         "too few requests for P99; two points are not joined. Public code: whole prompts first; "
         f"its control and Llumnix: kunserve_variants. {_memory(rows)}"
     )
