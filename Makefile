@@ -1,5 +1,7 @@
 # make demo             install what is missing, then one real run on this machine
 # make hashed           install into build/hashed what has the recorded checksums, and nothing else
+# make wheels           the same as files in build/wheels; elsewhere, without a network, they are
+#                       installed by: make hashed WHEELS=build/wheels
 # make test             install what is missing, then lint, types and all tests except vLLM's
 # make coverage         which lines the tests run that start no process (a quarter of an hour)
 # make mutants          small wrong changes of the policies: does a test of behaviour notice each one?
@@ -44,7 +46,7 @@ LIST := requirements/$(KIND).txt
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
-.PHONY: help setup hashed demo engines test check tests coverage mutants test-vllm fuzz bench
+.PHONY: help setup hashed wheels demo engines test check tests coverage mutants test-vllm fuzz bench
 .PHONY: bench-sim bench-elastic reproduce papers smoke archive bench-client selftest fidelity
 .PHONY: fidelity-gpu faults gpu cluster sweep-kills clean
 
@@ -67,13 +69,20 @@ endif
 
 # `make demo VENV=build/hashed` then uses it.
 HASHED ?= build/hashed
+INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 hashed:
 	@test ! -e $(HASHED) || { echo "$(HASHED) is there already: remove it first"; exit 2; }
 	$(PYTHON) -m venv $(HASHED)
 	$(HASHED)/bin/python -m pip --disable-pip-version-check install -qq --no-deps --require-hashes \
-	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements/cpu.hashes.txt
+	  $(if $(WHEELS),--no-index --find-links $(WHEELS),$(INDEX)) -r requirements/cpu.hashes.txt
 	$(HASHED)/bin/python -c 'import hydra, torch; print("torch", torch.__version__)'
 	@touch $(HASHED)/.installed-cpu
+
+# setuptools builds antlr4-python3-runtime, the one package of the list that is source alone.
+wheels:
+	$(PYTHON) -m pip --disable-pip-version-check download -qq -d build/wheels --no-deps --require-hashes \
+	  $(INDEX) -r requirements/cpu.hashes.txt
+	$(PYTHON) -m pip --disable-pip-version-check download -qq -d build/wheels setuptools wheel
 
 demo: setup
 	$(PY) -m harness +experiment=demo

@@ -2,9 +2,9 @@
 
 Reads the claims in results/claims/PAPER.yaml and the figures' tables in results/published/PAPER.
 Runs nothing. Writes results/claims: README.md, which has the rule, claims.csv, changed.md, which
-tells what changed since the last published version, PAPER.json, effects.png, and the table on the
-front page. If the figures were also simulated with another engine
-profile (`make sensitivity-PAPER`), each simulated claim has both verdicts.
+tells what changed since the last published version, experiments.md, which has each claim's command,
+PAPER.json, effects.png, and the table on the front page. If the figures were also simulated with
+another engine profile (`make sensitivity-PAPER`), each simulated claim has both verdicts.
 
 What a verdict depends on (bounds, expressions, settings of runs) is registered in lock.json. The
 claims that differ from it are named, and --why TEXT accepts them: the text goes to changes.csv.
@@ -34,7 +34,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from harness.claims import data, elsewhere, page, registration, since
+from harness.claims import data, elsewhere, experiments, page, registration, since
 from harness.claims.assess import Judged, by_profile, conditional, judged
 from harness.claims.judging import RULE, VERDICTS
 from harness.claims.ledger import Paper, load
@@ -178,6 +178,7 @@ def written(papers: Papers, lock: Mapping[str, Any], changes: Sequence[Change]) 
     made |= {CLAIMS / LOCK: _json(lock), CLAIMS / "README.md": page.as_markdown(papers)}
     every = [(row, PUBLISHED / name) for name, (_, rows) in papers.items() for row in rows]
     csv = made[CLAIMS / "claims.csv"] = data.as_csv(every)
+    made[CLAIMS / "experiments.md"] = experiments.as_markdown(papers, PUBLISHED)
     if version := max((CLAIMS / VERSIONS).glob("*.csv"), default=None):
         old = since.earlier(str(version), ROOT)
         made[CLAIMS / "changed.md"] = since.page(old, since.table(csv), version.stem)

@@ -61,7 +61,7 @@ def commands(text: str) -> list[str]:
     lines = [line.partition("#")[0].strip() for block in blocks for line in block.splitlines()]
     sentences = " ".join(re.sub(r"```\n.*?```", "", text, flags=re.DOTALL).split())
     found = [*lines, *re.findall(r"`([^`]+)`", sentences)]
-    return [each for each in found if each.startswith(("make ", "python -m "))]
+    return [each for each in found if each.startswith(("make ", "python -m ", "tar ", "cd "))]
 
 
 def run_by(workflow: str, job: str) -> list[str]:

@@ -82,11 +82,11 @@ def test_check_finds_what_was_edited(project: Path, capsys: pytest.CaptureFixtur
     changed = (project / "results/claims/changed.md").read_text()
     assert "since 2026-01-01" in changed
     assert "| p/a | q | 2.0 x | 1: weak | 2: reproduced |" in changed
-    files = ("README.md", "p.json", "changed.md")
+    files = ("README.md", "p.json", "changed.md", "experiments.md")
     for name in (*(f"results/claims/{file}" for file in files), "README.md"):
         path = project / name
         before = path.read_text()
-        path.write_text(before.replace("reproduced", "REPRODUCED"))
+        path.write_text(before.replace("reproduce", "REPRODUCE"))
         capsys.readouterr()
         assert command.main(["--check"]) == 1
         assert f"{name} differs, first at:" in capsys.readouterr().out
