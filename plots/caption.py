@@ -1,5 +1,5 @@
-"""What stands below a figure: at most four lines on what is shown and, in small grey ones, where its
-numbers came from, in full. Words that do not fit end in …; the PNG's Description has them all.
+"""What stands below a figure: at most four lines on what is shown and, in small grey ones, where
+its numbers came from, in full. Words that do not fit end in …; the PNG's Description has them all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The report: every paper, figure and claim on one page that needs no network, server or script.
 
 Per paper its figures, each with both engine profiles, where its numbers came from, the command that
-makes it, its runs, and the claims that rest on it: published, ours, verdict, reason, runs. First,
-what changed since the last version of the ledger that was published (results/claims/versions).
+makes it, its runs, and the claims that rest on it: published, ours, verdict, reason, runs.
 
 results/published/report.html is committed, and made of what is committed. With figures that were
 made again (`python -m harness reproduce`), results/reproduced/report.html has them, too, beside the
@@ -18,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.claims import data, page, since
+from harness.claims import page
 from harness.claims.__main__ import CLAIMS, PUBLISHED, ROOT, VERSIONS, assessed
 from harness.claims.assess import BASE_PROFILE, Judged, conditional, judged
 from harness.claims.kinds import ARITHMETIC
@@ -61,16 +60,11 @@ def shown(
     head, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in page.counts(papers)
     ]
-    version = max((CLAIMS / VERSIONS).glob("*.csv"))
     outcomes = _outcomes(again) if again else {}
     return template("papers.html").render(
         counts={"head": head, "rows": rows[1:]},
         profiles=(BASE_PROFILE, page.OTHER),
-        version=version.stem,
-        changes=since.changes(
-            since.earlier(str(version), ROOT), data.read(CLAIMS / "claims.csv")
-        ),
-        changed_head=since.HEAD,
+        version=max((CLAIMS / VERSIONS).glob("*.csv")).stem,
         root=os.path.relpath(ROOT, folder),
         kept=sorted(path.name for path in PUBLISHED.glob("*/runs/*")),
         papers=[_paper(name, *each, again, outcomes, embed) for name, each in papers.items()],

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import subprocess
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -41,44 +40,25 @@ def table(csv: str) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(csv), dtype=str, keep_default_na=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Of one version of the ledger to the next. Claims are named PAPER/ID."""
-
-    num_both: int  # claims that both versions have
-    num_moved: int  # with another value and the same verdict
-    counts: list[list[str]]  # verdict, how many then, how many now
-    otherwise: list[list[str]]  # claims with another verdict, as HEAD says
-    new: list[str]
-    gone: list[str]
-
-
-def changes(old: pd.DataFrame, new: pd.DataFrame) -> Changes:
+def page(old: pd.DataFrame, new: pd.DataFrame, version: str) -> str:
+    """Markdown: how many verdicts there were and are, then each claim that was judged otherwise,
+    then those that only one of the versions has, then how many values moved. Claims are named
+    PAPER/ID."""
     both = old.merge(new, on=KEY, suffixes=("_old", ""))
     other = both[both["verdict_old"] != both["verdict"]]
     moved = both[(both["verdict_old"] == both["verdict"]) & (both["ours_old"] != both["ours"])]
-    before, now = Counter(old["verdict"]), Counter(new["verdict"])
-    names, known = (["/".join(key) for key in each[KEY].to_numpy()] for each in (new, old))
-    return Changes(
-        len(both), len(moved), [[each, str(before[each]), str(now[each])] for each in VERDICTS],
-        [_cells(row) for _, row in other.iterrows()],
-        [name for name in names if name not in known],
-        [name for name in known if name not in names],
-    )  # fmt: skip
-
-
-def page(old: pd.DataFrame, new: pd.DataFrame, version: str) -> str:
-    """Markdown: how many verdicts there were and are, then each claim that was judged otherwise,
-    then those that only one of the versions has, then how many values moved."""
-    found = changes(old, new)
-    told = f"{len(found.otherwise)} verdicts of {found.num_both}; {found.num_moved} more values."
+    told = f"{len(other)} verdicts of {len(both)}; {len(moved)} more values."
     lines = [f"# What changed since {version}", "", told, ""]
-    lines += markdown_rows(["claims", "then", "now"], found.counts)
-    if found.otherwise:
-        lines += ["", "## Judged otherwise", "", *markdown_rows(HEAD, found.otherwise)]
-    for name, only in (("New", found.new), ("Gone", found.gone)):
-        if only:
-            lines += ["", f"## {name}", "", ", ".join(only)]
+    before, now = Counter(old["verdict"]), Counter(new["verdict"])
+    counts = ([each, str(before[each]), str(now[each])] for each in VERDICTS)
+    lines += markdown_rows(["claims", "then", "now"], counts)
+    if len(other):
+        rows = [_cells(row) for _, row in other.iterrows()]
+        lines += ["", "## Judged otherwise", "", *markdown_rows(HEAD, rows)]
+    names, known = (["/".join(key) for key in each[KEY].to_numpy()] for each in (new, old))
+    for title, these, those in (("New", names, known), ("Gone", known, names)):
+        if only := [name for name in these if name not in those]:
+            lines += ["", f"## {title}", "", ", ".join(only)]
     return "\n".join([*lines, ""])
 
 

@@ -148,4 +148,4 @@ def test_the_page_is_written_where_it_is_asked_for(
     monkeypatch.setattr(papers, "assessed", dict)
     monkeypatch.setattr(papers, "REPRODUCED", tmp_path / "none")
     assert main(["papers", "--out", str(tmp_path / "a" / "page.html")]) == 0
-    assert "What changed since" in (tmp_path / "a" / "page.html").read_text()
+    assert "what changed since 2" in (tmp_path / "a" / "page.html").read_text()
