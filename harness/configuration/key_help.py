@@ -105,7 +105,10 @@ def overview(conf: Path) -> str:
     for group in groups:
         head = f"  {'+' if group in PLUS else ''}{group}="
         names = ", ".join(available(conf, group))
-        lines += wrap(names, WIDTH, initial_indent=f"{head:<12}", subsequent_indent=" " * 12)
+        lines += wrap(
+            names, WIDTH, initial_indent=f"{head:<12}", subsequent_indent=" " * 12,
+            break_on_hyphens=False,
+        )  # fmt: skip
     figures = available(conf, "experiment")
     papers = sorted({name.split("_")[0] for name in figures if "_" in name})
     others = [name for name in figures if "_" not in name]
