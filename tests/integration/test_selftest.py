@@ -112,15 +112,20 @@ def test_a_sweep_that_does_not_resume_fails_the_test(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("invalid", "result"), [("", "FAILED"), ("a prefix cache", "FAILED"), (LATE, "passed")]
+    ("reasons", "result"),
+    [([], "FAILED"), ([LATE, "a prefix cache"], "FAILED"), ([f"{LATE}: 100 ms"], "passed")],
+    ids=["VALID", "for another reason, too", "INVALID for it"],
 )
-def test_a_client_that_is_late_must_say_so(invalid: str, result: str, tmp_path: Path) -> None:
+def test_a_client_that_is_late_must_say_so(reasons: list[str], result: str, tmp_path: Path) -> None:
     class Late(Bench):
         def served(self, play: Play, rows: Any, *words: str) -> Any:
             at_s = [SimpleNamespace(received_s=row[0] + 0.1) for row in rows]
             rate_per_s = (len(rows) - 1) / (rows[-1][0] - rows[0][0])
             lag_s = {"send_lag_s.p99": 0.1}
-            run = SimpleNamespace(invalid=invalid, number=lambda key: lag_s.get(key, rate_per_s))
+            run = SimpleNamespace(
+                invalid=bool(reasons), number=lambda key: lag_s.get(key, rate_per_s),
+                summary={"verdict": {"reasons": reasons}},
+            )  # fmt: skip
             return run, SimpleNamespace(answers=at_s)
 
     assert replace(rate, test=partial(rate.test, span_s=4.0)).result(Late(tmp_path))["result"] == (
