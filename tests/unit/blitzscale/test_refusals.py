@@ -40,7 +40,7 @@ QUICK = ("+system=blitzscale", "+workload=burstgpt", "engine=sim", "workload.num
         (["hardware.nic_bytes_per_s=0"], "has no network between its 4 nodes"),
         (
             ["model.tp=2", "hardware.devices_per_node=2", "engine=torch_paced"],
-            "model.tp=2 is not supported by engine=torch; valid: 1",
+            "model.tp=2 with engine=torch is for instances that have one model for good",
         ),
         (["engine=vllm"], "choose engine=torch or engine=sim"),
         (
