@@ -71,14 +71,16 @@ def cases(systems: Sequence[str], engines: Sequence[str]) -> list[Case]:
         for engine in of["engines"]:
             if engines and engine not in engines:
                 continue
-            words = (f"+system={system}", *found["schedule"], *of["set"], *of.get("more", ()))
+            more = of.get("more", ())
+            more = more if engine == "sim" else of.get("more_live", more)
+            words = (f"+system={system}", *found["schedule"], *of["set"], *more)
             words = (*words, *(() if engine == "torch" else (f"engine={engine}",)))
             alone = found["live"] if engine == "sim" else []
             named = {UNDISTURBED: (), **{name: found["faults"][name] for name in of["faults"]}}
             made += [
-                Case(system, engine, name, seed, (*words, f"seed={seed}", *more))
+                Case(system, engine, name, seed, (*words, f"seed={seed}", *strikes))
                 for seed in range(found["seeds"] if engine == "sim" else 1)
-                for name, more in named.items()
+                for name, strikes in named.items()
                 if name not in alone
             ]
     return made
