@@ -12,30 +12,27 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.engine_api import Engine
 from harness.errors import UsageError
 from harness.records import gpu_monitor
-
-if TYPE_CHECKING:
-    from harness.running.prepare import Prepared
 
 VARIABLE = "HARNESS_DEVICE_LOCKS"  # a folder instead of FOLDER
 FOLDER = "/dev/shm/elastic-serving-harness"  # in memory: no network file system is mounted there
 
 
-def devices_of(parts: Prepared) -> list[str]:
+def devices_of(engine: Engine, node: Mapping[str, Any]) -> list[str]:
     """What a run occupies of this host: `cpu`, or every GPU that it is shown; [] without a live
-    engine of this host."""
-    engine = parts.engine
+    engine of this host. `node`: of conf/engine, as the run has it."""
     if engine.name == "sim" or not (engine.has_devices and engine.devices_known):
         return []
-    return occupied(parts.config["engine"])
+    return occupied(node)
 
 
-def occupied(engine: Mapping[str, Any]) -> list[str]:
-    """The same, of a live engine of this host: a node of conf/engine."""
-    if engine.get("device") == "cpu":
+def occupied(node: Mapping[str, Any]) -> list[str]:
+    """The same, of a live engine of this host."""
+    if node.get("device") == "cpu":
         return ["cpu"]
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     known = [str(i) for i in range(len(gpu_monitor.devices()))]

@@ -89,7 +89,8 @@ def obtain(
                 announce(f"run again: {again}")
             if served:
                 announce(f"scored for another SLO, and not served again: {served.path}")
-            with device_lock.held([] if served else device_lock.devices_of(parts), announce):
+            devices = device_lock.devices_of(parts.engine, parts.config["engine"])
+            with device_lock.held([] if served else devices, announce):
                 description = describe(parts, identity, command)
                 folder.begin()
                 run_anew(parts, folder, description, served)

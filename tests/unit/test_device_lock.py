@@ -27,7 +27,8 @@ RUN = ("+system=vllm", "+workload=burstgpt", "tracking=none")
 
 
 def devices(*words: str) -> list[str]:
-    return devices_of(prepare(composed(*RUN, *words)))
+    parts = prepare(composed(*RUN, *words))
+    return devices_of(parts.engine, parts.config["engine"])
 
 
 def gpus(monkeypatch: pytest.MonkeyPatch, shown: str | None) -> None:

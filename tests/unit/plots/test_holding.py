@@ -27,6 +27,7 @@ from harness.reproduce.holding import (
     of_the_same_seeds,
     why_other,
 )
+from harness.reproduce.report import as_page, verdict
 from plots.grey import told_apart
 from plots.kunserve.regime import ROOMY
 from plots.kunserve.runs import POINT, SYSTEM
@@ -209,3 +210,14 @@ def test_the_cause_of_a_difference_is_told_where_the_runs_tell_it(
     assert seeds == "seeds: 0, committed 0, 1"
     assert code == "the code is not that of the committed runs"
     assert why_other("a", tmp_path, of_one_seed=True) == [inputs, code]
+
+
+def test_the_verdict_counts_each_outcome() -> None:
+    same, near = Row("claim", "p/a", SAME, "1|2"), Row("claim", "p/b", WITHIN)
+    other, left = Row("claim", "p/c", DIFFERENT), Row("figure", "d", UNTOLD)
+    assert verdict([same, near, left]) == (
+        "Verdict: nothing differs (1 the same, 1 within the allowed variation, 1 not compared)."
+    )
+    assert verdict([same, other]).startswith("Verdict: 1 of 2 differ (")
+    assert verdict([left]).startswith("Verdict: nothing was held against what is committed")
+    assert "| claim | p/a | the same | 1\\|2 |  |" in as_page([same])

@@ -26,8 +26,7 @@ from harness.reproduce.asked import (
     live_versions,
     live_words,
 )  # fmt: skip
-from harness.reproduce.holding import DIFFERENT, FAILED, OUTCOMES, SAME, UNTOLD, WITHIN, Row
-from harness.reproduce.report import as_page, verdict
+from harness.reproduce.holding import DIFFERENT, FAILED, OUTCOMES, SAME, UNTOLD, Row
 
 
 def test_papers_figures_and_claims_are_named_as_elsewhere() -> None:
@@ -394,14 +393,3 @@ def test_the_evaluators_page_shows_the_words_and_folders_of_the_command() -> Non
     assert re.findall(r"^Verdict: (.*)$", page, re.M) == [
         f"nothing differs ({num} the same)." for num in (5, 6, 4)
     ]
-
-
-def test_the_verdict_counts_each_outcome() -> None:
-    same, near = Row("claim", "p/a", SAME, "1|2"), Row("claim", "p/b", WITHIN)
-    other, left = Row("claim", "p/c", DIFFERENT), Row("figure", "d", UNTOLD)
-    assert verdict([same, near, left]) == (
-        "Verdict: nothing differs (1 the same, 1 within the allowed variation, 1 not compared)."
-    )
-    assert verdict([same, other]).startswith("Verdict: 1 of 2 differ (")
-    assert verdict([left]).startswith("Verdict: nothing was held against what is committed")
-    assert "| claim | p/a | the same | 1\\|2 |  |" in as_page([same])
