@@ -25,10 +25,10 @@ from tests.running import ROOT, command, run_command
 pytestmark = pytest.mark.live
 
 LIVE = (
-    "+system=vllm", "+workload=azure_conv", "workload.num_requests=2000", "engine=torch",
-    "workload.arrivals.kind=poisson", "workload.arrivals.rate_per_s=4", "tracking=none",
-    "figure=null", "model.tp=2", "hardware=local_x2", "engine.device=cpu",
+    "+system=vllm", "+workload=azure_conv", "workload.num_requests=2000", "tracking=none",
+    "workload.arrivals.kind=poisson", "workload.arrivals.rate_per_s=4", "figure=null",
 )  # fmt: skip
+TWO_RANKS = ("engine=torch", "model.tp=2", "hardware=local_x2", "engine.device=cpu")
 
 
 def start(run_dir: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -63,7 +63,7 @@ def children(process: subprocess.Popen[str], needle: str = "") -> list[psutil.Pr
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process], Path]]:
     """A live run that serves: its first tokens are in the journal. Its processes, its folder."""
-    process = start(tmp_path / "run", *LIVE)
+    process = start(tmp_path / "run", *LIVE, *TWO_RANKS)
     try:
         until(lambda: written_bytes(tmp_path / "run") > 1000, "the first tokens", 180)
         yield process, children(process), tmp_path / "run"
@@ -220,7 +220,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(full_disk: Path) -> None:
 
 @pytest.mark.vllm
 def test_a_killed_vllm_server_fails_the_run_and_is_named(tmp_path: Path) -> None:
-    process = start(tmp_path / "run", *(a.replace("torch", "vllm") for a in LIVE))
+    process = start(tmp_path / "run", *LIVE, "engine=vllm")
     try:
         # The values that the server settled are written once it is ready.
         settled = tmp_path / "run" / "logs" / "vllm-0.config.json"
