@@ -13,7 +13,7 @@ from harness.prompts import prompt_ids
 from harness.request import Prompt
 from harness.schedule import Schedule
 from tests.running import model_spec, run_here
-from tests.unit.workloads.test_json_traces import call, subagent, weka
+from tests.unit.workloads.test_json_traces import branch, call, weka
 
 ROWS = [(30, 20), (70, 9), (95, 40), (12, 5), (40, 33), (90, 12), (18, 17)]  # of 3 sessions
 
@@ -52,11 +52,11 @@ def test_tokens_are_those_without_a_cache_and_hits_those_of_the_simulator(
 
 @pytest.mark.live
 @pytest.mark.usefixtures("forked_workers")
-def test_an_agents_next_turn_waits_for_its_subagents(
+def test_an_agents_next_turn_waits_for_its_branches(
     tmp_path: Path, sessions: tuple[str, ...]
 ) -> None:
     path = tmp_path / "agents.jsonl"
-    agents = [subagent(1, call(1, 34, 9, 1), call(2, 60, 30, 1)), subagent(1, call(1, 40, 25, 2))]
+    agents = [branch(1, call(1, 34, 9, 1), call(2, 60, 30, 1)), branch(1, call(1, 40, 25, 2))]
     path.write_text(weka(call(0, 48, 20, 1, 3), *agents, call(5, 80, 6, 1, 3), block_size=16))
     words = (*sessions, f"workload.path={path}")
     summary = run_here(tmp_path / "run", *words, "engine=torch", "engine.device=cpu")

@@ -51,7 +51,7 @@ def schedule(
 
 
 TWO = schedule([7, 3, 7, 7, 3], [5, 6, 9, 12, 10])
-# An agent, two subagents, of which one has two turns, and the agent's next turn
+# An agent, two branches, of which one has two turns, and the agent's next turn
 AGENT = schedule([0, 1, 2, 1, 0], [5, 6, 7, 9, 12], waits_for=[(), (0,), (0,), (), (3, 2)])
 
 
@@ -101,7 +101,7 @@ def test_turns_behind_one_that_never_ends_fail_unsent_with_a_reason() -> None:
     assert records[3].sent_s is None
 
 
-def test_subagents_run_beside_each_other_and_the_next_turn_waits_for_the_last() -> None:
+def test_branches_run_beside_each_other_and_the_next_turn_waits_for_the_last() -> None:
     records = played(VirtualLoop(), AGENT.requests(), [10.0, 1.0, 30.0, 4.0, 1.0]).records
     assert [records[i].sent_s for i in range(5)] == [0.0, 10.0, 10.0, 13.0, 42.0]
     assert [records[i].request.arrival_s for i in range(5)] == [0.0, 10.0, 10.0, 13.0, 42.0]
@@ -111,7 +111,7 @@ def test_subagents_run_beside_each_other_and_the_next_turn_waits_for_the_last() 
 
 
 @pytest.mark.parametrize("fails", [1, 2, 3])
-def test_a_subagent_that_fails_ends_what_waits_for_it_and_nothing_else(fails: int) -> None:
+def test_a_branch_that_fails_ends_what_waits_for_it_and_nothing_else(fails: int) -> None:
     service_s: list[float | None] = [1.0] * 5
     service_s[fails] = None
     records = played(VirtualLoop(), AGENT.requests(), service_s).records

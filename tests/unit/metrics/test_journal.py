@@ -182,7 +182,7 @@ def test_in_a_recovered_closed_loop_a_request_arrived_when_it_was_sent(tmp_path:
     assert [record.request.arrival_s for record in records.values()] == [0.0, 7.0]
 
 
-def test_in_a_recovered_run_a_subagent_arrived_when_it_was_sent(tmp_path: Path) -> None:
+def test_in_a_recovered_run_a_branch_arrived_when_it_was_sent(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.write_manifest({"status": "begun", "engine": {}})
     folder.write_schedule(AGENT)

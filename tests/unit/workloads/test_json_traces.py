@@ -1,4 +1,4 @@
-"""WEKA's agents with their subagents and ServeGen's conversations: how they are read and played."""
+"""WEKA's agents with their branches and ServeGen's conversations: how they are read and played."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def call(t: float, tokens: int, out: int, *ids: int) -> Entry:
     return {"t": t, "type": "n", "in": tokens, "out": out, "hash_ids": list(ids)}
 
 
-def subagent(t: float, *requests: Entry) -> Entry:
+def branch(t: float, *requests: Entry) -> Entry:
     return {"t": t, "type": "subagent", "agent_id": "a", "requests": list(requests)}
 
 
@@ -42,8 +42,8 @@ SECOND = call(4.5, 160, 7, 1, 2, 3) | {"think_time": 2.0}
 LAST = call(20.0, 200, 7, 1, 2, 3)
 # One beside the other: of two turns and of one
 BESIDE = (
-    subagent(1.0, call(1.5, 70, 5, 1, 9), call(4.0, 80, 6, 1, 9)),
-    subagent(2.0, call(2.0, 64, 3, 8)),
+    branch(1.0, call(1.5, 70, 5, 1, 9), call(4.0, 80, 6, 1, 9)),
+    branch(2.0, call(2.0, 64, 3, 8)),
 )
 
 
@@ -76,15 +76,15 @@ def test_wekas_conversations_share_blocks_within_themselves(path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (weka(FIRST, subagent(1) | {"t": None}), "line 1: t must be a number of at least 0, got N"),
-        (weka(FIRST, subagent(1) | {"requests": 5}), "line 1: requests must be a list of objects"),
-        (weka(FIRST, subagent(1, FIRST | {"out": "x"})), "line 1: out must be a whole number"),
+        (weka(FIRST, branch(1) | {"t": None}), "line 1: t must be a number of at least 0, got N"),
+        (weka(FIRST, branch(1) | {"requests": 5}), "line 1: requests must be a list of objects"),
+        (weka(FIRST, branch(1, FIRST | {"out": "x"})), "line 1: out must be a whole number"),
         (weka(FIRST, block_size=0), "line 1: block_size must be a whole number of at least 1"),
         (weka(FIRST | {"t": -1}), "line 1: t must be a number of at least 0, got -1"),
         (weka(FIRST | {"in": 1.5}), "line 1: in must be a whole number"),
         (weka(FIRST | {"hash_ids": 3}), "line 1: hash_ids must be a list"),
         (weka(requests=7), "line 1: requests must be a list of objects"),
-        (weka(subagent(0.0)), "has no requests"),
+        (weka(branch(0.0)), "has no requests"),
         (f"{weka(FIRST)}\n{weka(FIRST, hash_id_scope='global')}", "scope=global is not that of th"),
         (f"{weka(FIRST)}\n{{}}", "line 2: requests must be a list of objects"),
         ("[[{]]", "not JSON"),
@@ -142,10 +142,10 @@ def waits(schedule: Schedule) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("inner_from_s", [0.0, 1.0])
-def test_subagents_run_beside_each_other_and_their_parent_waits(
+def test_branches_run_beside_each_other_and_their_parent_waits(
     path: Path, inner_from_s: float
 ) -> None:
-    """Times inside a subagent count from the conversation's begin, or from its own."""
+    """Times inside a branch count from the conversation's begin, or from its own."""
     first, second = (json.loads(json.dumps(each)) for each in BESIDE)
     for agent in (first, second):
         for request in agent["requests"]:
@@ -164,16 +164,16 @@ def test_subagents_run_beside_each_other_and_their_parent_waits(
 def test_times_count_from_their_agent_where_an_agent_is_before_the_one_around_it(
     path: Path,
 ) -> None:
-    inner = subagent(1.0, call(1.5, 64, 3, 7))
-    path.write_text(weka(FIRST, subagent(10.0, call(12.0, 70, 5, 9), inner), LAST))
+    inner = branch(1.0, call(1.5, 64, 3, 7))
+    path.write_text(weka(FIRST, branch(10.0, call(12.0, 70, 5, 9), inner), LAST))
     assert sorted(read(path).arrivals()) == [0.0, 12.5, 20.0, 22.0]
 
 
-def test_an_agent_in_a_subagent_and_turns_that_drop_what_was_said(path: Path) -> None:
-    inner = subagent(2.0, call(2.0, 64, 3, 7))
-    last = subagent(4.0, call(4.0, 64, 3, 7))
-    agent = subagent(1.0, call(1.0, 70, 5, 9), inner, call(3.0, 72, 5, 6), last)
-    path.write_text(weka(FIRST, subagent(1.0), agent, LAST))
+def test_an_agent_in_a_branch_and_turns_that_drop_what_was_said(path: Path) -> None:
+    inner = branch(2.0, call(2.0, 64, 3, 7))
+    last = branch(4.0, call(4.0, 64, 3, 7))
+    agent = branch(1.0, call(1.0, 70, 5, 9), inner, call(3.0, 72, 5, 6), last)
+    path.write_text(weka(FIRST, branch(1.0), agent, LAST))
     schedule = made(path, *THINK_S)
     assert schedule.sessions is not None
     rows = [sorted(row) for row in schedule.sessions.earlier()]
@@ -181,7 +181,7 @@ def test_an_agent_in_a_subagent_and_turns_that_drop_what_was_said(path: Path) ->
 
 
 def test_turns_that_are_left_out_take_what_they_begin_along(path: Path) -> None:
-    more = (*BESIDE, LAST, subagent(30.0, call(30.0, 66, 1, 5)), call(40.0, 300, 7, 1, 2, 3, 4))
+    more = (*BESIDE, LAST, branch(30.0, call(30.0, 66, 1, 5)), call(40.0, 300, 7, 1, 2, 3, 4))
     path.write_text(f"{weka(FIRST, *more)}\n{weka(FIRST)}")
     whole = made(path)
     assert whole.sessions is not None
@@ -200,7 +200,7 @@ def test_turns_that_are_left_out_take_what_they_begin_along(path: Path) -> None:
 
 @st.composite
 def agents(draw: st.DrawFn, depth: int = 3) -> list[Any]:
-    """Lists of requests: an int, how far its context goes back; a list is a subagent."""
+    """Lists of requests: an int, how far its context goes back; a list is a branch."""
     inner = agents(depth - 1) if depth else st.just([0])
     entries = draw(st.lists(st.one_of(st.integers(0, 2), inner), max_size=4))
     return [0, *entries, [0]] if depth == 3 else entries
@@ -218,7 +218,7 @@ def test_each_request_is_sent_once_and_after_all_that_it_waits_for(
         for i, entry in enumerate(entries):
             at_s = float(chance.randrange(100))
             if isinstance(entry, list):
-                found.append(subagent(at_s, *listed(entry, (*place, i))))
+                found.append(branch(at_s, *listed(entry, (*place, i))))
                 continue
             ids = [*ids[: len(ids) - entry], 1000 * len(places) + 1]
             places.append((*place, i))
