@@ -52,7 +52,10 @@ def test_tokens_are_those_of_an_undisturbed_run(case: str) -> None:
     if not kills:
         out = moved_bytes(made, "page out to lease", "page out to DRAM")
         into = moved_bytes(made, "page in from lease", "page in from DRAM")
-        assert out < into if DIRTY in overrides or case == "artifact" else out == into
+        if case == "kept, then reclaimed":  # a sequence that pages once leaves no copy to spare it
+            assert out <= into, (out, into)
+        else:
+            assert out < into if DIRTY in overrides or case == "artifact" else out == into
         check(made)
     else:
         lost = {each.instance for each in kills}
