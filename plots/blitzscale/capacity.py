@@ -121,8 +121,14 @@ def by_load(points: Points) -> pd.DataFrame:
 def _limits(points: Points) -> list[dict[str, Any]]:
     """The capacities, by requests and by tokens, of the searches among `points`."""
     found = capacities([point for point in points if point.experiment in LIMITS])
-    limits = found[found.quantity == "mean rate over capacity"].assign(system="distserve")
+    limits = found[found.quantity == "mean rate over capacity"]
+    limits = limits.assign(system=limits.workload.map(_searched))
     return [{str(k): v for k, v in row.items()} for row in limits.to_dict("records")]
+
+
+def _searched(workload: str) -> str:
+    """The system whose capacity is searched: all GPUs, under colocation those of vLLM."""
+    return "vllm" if workload == "burstgpt_7b" else "distserve"
 
 
 def _key(run: Run) -> tuple[str, float]:
