@@ -9,7 +9,7 @@ from functools import partial
 from typing import NoReturn
 
 from harness.clock import WallLoop
-from harness.drivers.server import Plan, Server, free_ports
+from harness.drivers.server import Plan, Server
 from harness.errors import RunError
 
 POLL_S = 0.2
@@ -25,8 +25,11 @@ def running(
     ends before, or is not up in `timeout_s`. On exit no process of theirs is left."""
     servers: list[Server] = []
     try:
-        for plan, port in zip(plans, free_ports(len(plans)), strict=True):
-            servers.append(Server(plan, port))
+        ports = dict[str, int]()
+        for site in dict.fromkeys(plan.site for plan in plans):
+            names = [plan.name for plan in plans if plan.site is site]
+            ports.update(zip(names, site.free_ports(len(names)), strict=True))
+        servers.extend(Server(plan, ports[plan.name]) for plan in plans)  # one by one
         _wait_ready(servers, timeout_s, announce)
         yield servers
     finally:
@@ -79,5 +82,5 @@ def _replace(servers: list[Server], server: Server, moved: set[str]) -> None:
     if PORT_TAKEN not in obituary.lower() or server.name in moved:
         raise RunError(f"while starting, {obituary}")
     moved.add(server.name)
-    (port,) = free_ports(1)
+    (port,) = server.plan.site.free_ports(1)
     servers[servers.index(server)] = Server(server.plan, port)

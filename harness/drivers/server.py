@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
-from harness.device.processes import below
+from harness.engine.launcher import NodeLost
+from harness.engine.site import HERE, Site
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 GRACE_S = 10.0  # between asking a server to end and killing it; vLLM takes 1 to 2
@@ -42,18 +43,6 @@ def fetch(
         return bytes(answer.read(MAX_BYTES))
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that were free a moment ago, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for held in sockets:
-            held.bind(("127.0.0.1", 0))
-        return [int(held.getsockname()[1]) for held in sockets]
-    finally:
-        for held in sockets:
-            held.close()
-
-
 @dataclass(kw_only=True, slots=True)
 class Plan:
     """A server to start: `command` makes its command line for a port."""
@@ -62,6 +51,7 @@ class Plan:
     command: Callable[[int], list[str]]
     env: Mapping[str, str]
     log_path: Path
+    site: Site = HERE
 
 
 class Server:
@@ -69,30 +59,23 @@ class Server:
 
     def __init__(self, plan: Plan, port: int) -> None:
         self.plan, self.name, self.log_path = plan, plan.name, plan.log_path
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = plan.site.url(port)
         self.started_s = time.monotonic()
         self.ready_s: float | None = None  # seconds that it took to come up
         self._stopping = False
-        with plan.log_path.open("wb") as log:
-            self._supervisor = subprocess.Popen(
-                [sys.executable, str(SUPERVISOR), str(GRACE_S), *plan.command(port)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **plan.env},
-                # Ctrl-C is for the harness alone; it ends the servers in order. But no session
-                # of its own: Linux schedules sessions as groups (sched_autogroup), and a group
-                # that waits by sched_yield, as vLLM's does, starves the others for seconds.
-                process_group=0,
-            )
+        words = [sys.executable, str(SUPERVISOR), str(GRACE_S), *plan.command(port)]
+        self._supervisor = plan.site.start(words, plan.env, plan.log_path)
 
     def pids(self) -> list[int]:
-        """Of the server's processes; their supervisor ends with them."""
-        return below(self._supervisor.pid)
+        """Of the server's processes, on this host; their supervisor ends with them."""
+        return self._supervisor.below()
 
     @property
     def running(self) -> bool:
-        return self._supervisor.poll() is None
+        try:
+            return self._supervisor.poll() is None
+        except NodeLost:
+            return False
 
     def is_up(self) -> bool:
         try:
@@ -105,7 +88,8 @@ class Server:
         """Has another thread call `on_death` when the server ends before `stop`."""
 
         def wait() -> None:
-            self._supervisor.wait()
+            with suppress(NodeLost):
+                self._supervisor.wait()
             if not self._stopping:
                 on_death()
 
@@ -114,23 +98,26 @@ class Server:
     def ask_to_stop(self) -> None:
         """Returns at once, so that several servers can end side by side; `stop` waits."""
         self._stopping = True
-        assert self._supervisor.stdin is not None
-        self._supervisor.stdin.close()
+        self._supervisor.end()
 
     def stop(self) -> None:
         """Returns when the server and all its processes are gone."""
         self.ask_to_stop()
-        try:
-            self._supervisor.wait(4 * GRACE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._supervisor.pid, signal.SIGKILL)
-            self._supervisor.wait()
+        with suppress(NodeLost):
+            try:
+                self._supervisor.wait(4 * GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._supervisor.kill()
+                self._supervisor.wait()
 
     def obituary(self) -> str:
         """How the server ended and what its log says: the likely cause, and the last lines."""
-        status = self._supervisor.wait()
-        killed = f"killed by {signal.Signals(status - 128).name}" if status > 128 else ""
-        how = killed or f"exit code {status}"
+        try:
+            status = self._supervisor.wait()
+            killed = f"killed by {signal.Signals(status - 128).name}" if status > 128 else ""
+            how = killed or f"exit code {status}"
+        except NodeLost as lost:
+            how = str(lost)
         log = self.log_path.read_text(errors="replace").splitlines()
         lines = [LOG_PREFIX.sub("", line) for line in log if " WARNING " not in line]
         cause = next((line for line in lines if ROOT_CAUSE.match(line)), None)

@@ -19,7 +19,7 @@ from typing import Any
 from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
 from harness.configuration.checkpoint import check_checkpoint
-from harness.configuration.checks import positive
+from harness.configuration.checks import one_of, positive
 from harness.device.processes import Processes
 from harness.drivers import vllm_command
 from harness.drivers.body import Bodies, completion_body
@@ -29,8 +29,10 @@ from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_process import input_output
 from harness.drivers.replay import replaying
 from harness.drivers.server import Plan, Server, fetch
+from harness.engine.ray_launcher import CLUSTERS, OF_A_CLUSTER, ray_launcher
+from harness.engine.site import HERE, Node, Site
 from harness.engine_api import Experiment, kv_blocks_by_model
-from harness.errors import RunError
+from harness.errors import RunError, UsageError
 from harness.files import write_text
 from harness.placement import resident_models
 from harness.prompts import FIRST_ID
@@ -70,10 +72,12 @@ class VllmEngine:
         start_timeout_s: float
         extra_args: list[str]  # appended to every server's command line
         extra_env: dict[str, str]
+        cluster: str = "local"  # local: servers on this host; ray: one on each node of a cluster
 
     def __init__(self, config: Config) -> None:
         positive(config, "engine", "num_kv_blocks", "block_tokens", "gpu_memory_utilization")
         positive(config, "engine", "cpu_kv_cache_bytes", "request_timeout_s", "start_timeout_s")
+        one_of(config.cluster, CLUSTERS, "engine.cluster")
         self._config = config
         self._resolved: dict[str, Any] = {}
 
@@ -90,11 +94,13 @@ class VllmEngine:
             check_checkpoint(experiment.models[name])
         with ExitStack() as held:
             plugin = held.enter_context(experiment.plugin()) if experiment.plugin else None
-            plans, timeout_s = self._plans(experiment, served, plugin), self._config.start_timeout_s
+            sites, nodes = self._sites(held, experiment)
+            plans = self._plans(experiment, served, plugin, sites)
+            timeout_s = self._config.start_timeout_s
             servers = held.enter_context(running(plans, timeout_s, experiment.announce))
             for server, name in zip(servers, served, strict=True):
                 _warm_up(server, name)
-            self._resolved = _resolved(servers, experiment, served)
+            self._resolved = _resolved(servers, experiment, served) | nodes
             body = completion_body(experiment.models, None, experiment.seed, REQUEST_FIELDS)
             recorder = experiment.recorder
             bodies = Bodies(body, recorder.records.values())
@@ -113,13 +119,40 @@ class VllmEngine:
                 Processes(each.name, loop, each.pids, partial(mortal.names.add, each.name))
                 for each in servers
             ]
+            if nodes:  # which may die; that is the system's to deal with
+                mortal.names.update(each.name for each in servers)
+                victims = []  # their processes are not this host's
             yield experiment.cluster(endpoints=endpoints, victims=victims)
 
     def resolved(self) -> Mapping[str, Any]:
         return self._resolved
 
+    def _sites(self, stack: ExitStack, experiment: Experiment) -> tuple[list[Site], dict[str, Any]]:
+        """Where each server runs; what the manifest says of the nodes of a cluster."""
+        hardware, width = experiment.hardware, len(experiment.placements[0].devices)
+        if self._config.cluster == "local":
+            if hardware.nodes is not None:
+                raise UsageError(OF_A_CLUSTER)
+            return [HERE] * len(experiment.placements), {}
+        if experiment.plugin is not None:
+            raise UsageError("engine.cluster=ray with a plug-in of vLLM's; valid: local")
+        if hardware.device != "cpu" or hardware.devices_per_node != width:
+            raise UsageError(
+                "engine=vllm with engine.cluster=ray starts one server on each node, on CPUs: "
+                f"hardware.device={hardware.device} must be cpu, hardware.devices_per_node="
+                f"{hardware.devices_per_node} must be model.tp={width}"
+            )
+        launcher = ray_launcher(stack, hardware.num_nodes, hardware.nodes)
+        starts = [placement.devices.start for placement in experiment.placements]
+        nodes = [start // hardware.devices_per_node for start in starts]
+        return [Node(stack, launcher, node) for node in nodes], {"nodes": launcher.about}
+
     def _plans(
-        self, experiment: Experiment, served: list[str], plugin: ServerPlugin | None
+        self,
+        experiment: Experiment,
+        served: list[str],
+        plugin: ServerPlugin | None,
+        sites: Sequence[Site],
     ) -> list[Plan]:
         specs = [experiment.models[name] for name in served]
         config, run_dir = self._config, experiment.run_dir.resolve()
@@ -132,11 +165,13 @@ class VllmEngine:
             *vllm_command.flag("enable_prompt_tokens_details", True),  # usage has cached_tokens
             *config.extra_args,
         ]
-        places = vllm_command.placements(
-            len(specs), max(s.tp for s in specs), os.environ, plugin.gpus_beside if plugin else 0
-        )
+        beside = plugin.gpus_beside if plugin else 0
+        places = vllm_command.placements(len(specs), max(s.tp for s in specs), os.environ, beside)
+        if config.cluster == "ray":  # a node's cores are all its server's
+            places = [{}] * len(specs)
         plans = []
-        for i, (spec, name, place) in enumerate(zip(specs, served, places, strict=True)):
+        each = zip(specs, served, places, sites, strict=True)
+        for i, (spec, name, place, site) in enumerate(each):
             model = vllm_command.model_flags(spec, name, run_dir / "models", config.load_format)
             plans.append(
                 Plan(
@@ -149,6 +184,7 @@ class VllmEngine:
                         **config.extra_env,
                     },
                     log_path=logs / f"vllm-{i}.log",
+                    site=site,
                 )
             )
         return plans

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -31,7 +32,7 @@ class AgentsLauncher:
     """`agents`: one on each node, which know `token`. `about`: what manifests say of the nodes."""
 
     def __init__(self, agents: Sequence[Agent], token: bytes) -> None:
-        self._agents, self._token = agents, token
+        self.agents, self.token = agents, token
         self.about: list[dict[str, Any]] = [agent.ask("about") for agent in agents]
         self._files: list[list[str]] = [[] for _ in agents]  # of each node, by name
         self._nodes: dict[str, int] = {}  # of workers
@@ -39,23 +40,23 @@ class AgentsLauncher:
     def open(
         self, of_nodes: Sequence[Mapping[str, int | None]], of_hosts: Mapping[str, int]
     ) -> Mapping[str, int]:
-        for agent, names, sizes in zip(self._agents, self._files, of_nodes, strict=True):
+        for agent, names, sizes in zip(self.agents, self._files, of_nodes, strict=True):
             agent.ask("open", {**sizes, **of_hosts})
             names += sizes
         return {}
 
     def start(self, launch: Launch, node: int) -> tuple[Process, socket.socket]:
         """Its log is on a file system that all nodes share."""
-        runs, agent = launch.name in self._nodes, self._agents[node]
+        runs, agent = launch.name in self._nodes, self.agents[node]
         self._nodes[launch.name] = node
         launch = launch._replace(log_path=launch.log_path.resolve())
         try:
             ticket, address = agent.ask("listen")
-            sock = tcp.connect(tuple(address), self._token)
+            sock = tcp.connect(tuple(address), self.token)
             try:
                 far = [
                     (other.ask("serve"), names)
-                    for other, names in zip(self._agents, self._files, strict=True)
+                    for other, names in zip(self.agents, self._files, strict=True)
                     if other is not agent and names
                 ]
                 pid = agent.ask("begin", ticket, launch, far)
@@ -63,17 +64,17 @@ class AgentsLauncher:
                 sock.close()
                 raise
         except (RunError, tcp.Refused) as error:
-            told = f"worker {launch.name} cannot be started on {self._named(node)}: {error}"
+            told = f"worker {launch.name} cannot be started on {self.named(node)}: {error}"
             # Ports and tokens are the user's to mend, unless they were right when the run began.
             broke = isinstance(error, RunError) or runs
             raise (RunError if broke else UsageError)(told) from None
-        return FarProcess(agent, self._named(node), pid), sock
+        return FarProcess(agent, self.named(node), pid), sock
 
-    def _named(self, node: int) -> str:
+    def named(self, node: int) -> str:
         return f"node {node} ({self.about[node]['address']})"
 
     def connect(self, one: str, other: str) -> None:
-        ours, theirs = (self._agents[self._nodes[name]] for name in (one, other))
+        ours, theirs = (self.agents[self._nodes[name]] for name in (one, other))
         if ours is theirs:
             ours.ask("pair", one, other)
             return
@@ -99,6 +100,7 @@ class FarProcess:
         told = f"is lost with {self._node}, whose agent is gone"
         if self._lost:
             raise NodeLost(told)
+        until_s = None if timeout is None else time.monotonic() + timeout
         part_s = (ANSWER_S if timeout is None else timeout) / 4
         while True:
             try:
@@ -110,5 +112,5 @@ class FarProcess:
                 raise NodeLost(told) from None
             if code is not None:
                 return code
-            if timeout is not None:
-                raise subprocess.TimeoutExpired("worker", timeout)
+            if until_s is not None and time.monotonic() >= until_s:
+                raise subprocess.TimeoutExpired("worker", until_s)

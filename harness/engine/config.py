@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from harness.configuration.checks import at_least, one_of, positive, require
 from harness.configuration.threads import most_threads
 from harness.engine.attention_choice import check_choice
+from harness.engine.ray_launcher import CLUSTERS
 from harness.pooled.plan import PoolConfig
 
 DEVICES = ("auto", "cpu", "cuda")
-CLUSTERS = ("local", "ray")
+TRANSPORTS = ("sockets", "nixl")
 WARM_UP_TOKENS = 2048  # of a batch, vLLM's default: larger ones pay when they come
 AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads")
 
@@ -57,10 +59,14 @@ class TorchConfig:
     pool: TorchPoolConfig  # of systems whose models share instances
     elastic: TorchElasticConfig  # of systems whose weights and KV move
     cluster: str = "local"  # local: all nodes are this host; ray: those of a Ray cluster
+    transport: str = "sockets"  # of weights and KV between elastic workers: sockets or nixl
 
     def __post_init__(self) -> None:
         one_of(self.device, DEVICES, "engine.device")
         one_of(self.cluster, CLUSTERS, "engine.cluster")
+        one_of(self.transport, TRANSPORTS, "engine.transport")
+        there = self.transport == "sockets" or find_spec("nixl") is not None
+        require(there, "engine.transport=nixl needs NIXL, which is not installed: pip install nixl")
         if self.cluster == "ray":
             cpu = self.device == "cpu"
             require(cpu, f"engine.cluster=ray with engine.device={self.device}; valid: cpu")

@@ -22,20 +22,22 @@ from harness.engine.cuda import finish
 from harness.engine.mesh import Mesh, OnMessage
 from harness.engine.node_files import NodeFile
 from harness.engine.paced_links import LinkPath, PacedLinks
+from harness.engine.remote_memory import RemoteMemory
 from harness.engine.transport import Header, PeerLost, of_kind
 
 Move = Callable[[Header, int, int, int], None]  # from, to, bytes
 
 
 class Copies:
-    """The copies that a worker makes. `memory`: this worker's, as bytes."""
+    """The copies that a worker makes. `memory`: this worker's, as bytes. `remote`: the peers',
+    which it writes itself; None: bytes go to them as messages."""
 
     def __init__(
         self, loop: CommandLoop, memory: torch.Tensor, files: Mapping[str, NodeFile], mesh: Mesh,
-        links: PacedLinks,
+        links: PacedLinks, remote: RemoteMemory | None,
     ) -> None:  # fmt: skip
         self._loop, self._memory, self._mesh, self._links = loop, memory, mesh, links
-        self._files = files
+        self._files, self._remote = files, remote
         self._acks: dict[int, str] = {}  # copy -> the peer whose word it waits for
         self._lock = threading.Lock()  # streams and peers' threads use it
         self.in_streams: dict[str, Work] = {
@@ -63,6 +65,9 @@ class Copies:
             self._end(seq, complete=False)
 
     def send_chunk(self, header: Header, source: int, target: int, size: int) -> None:
+        if self._remote is not None:
+            self._remote.write(header["to"], source, target, size)
+            return
         content = self._memory[source : source + size].cpu().numpy().data
         self._mesh.send(header["to"], {"op": "bytes", "at": target}, content)
 

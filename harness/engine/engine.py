@@ -29,7 +29,7 @@ from harness.engine.instance import LiveRun, TorchInstance
 from harness.engine.launcher import Launcher, LocalLauncher
 from harness.engine.pool import TorchPool
 from harness.engine.rank_workers import check_ranks, start_ranks
-from harness.engine.ray_launcher import ray_launcher
+from harness.engine.ray_launcher import OF_A_CLUSTER, ray_launcher
 from harness.engine.transport import Header
 from harness.engine.workers import Workers, num_workers
 from harness.engine_api import Experiment, kv_blocks_by_model
@@ -104,7 +104,7 @@ class TorchEngine:
         if self._config.cluster == "ray":
             return ray_launcher(stack, hardware.num_nodes, hardware.nodes)
         if hardware.nodes is not None:
-            raise UsageError("hardware.nodes names nodes of a Ray cluster: give engine.cluster=ray")
+            raise UsageError(OF_A_CLUSTER)
         return LocalLauncher(stack, experiment.run_dir)
 
     def _dedicated(self, workers: Workers, experiment: Experiment) -> list[TorchInstance]:

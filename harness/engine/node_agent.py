@@ -19,9 +19,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from harness.engine import tcp
+from harness.engine import relay, tcp
 from harness.engine.host import Host, Launch
 from harness.engine.node_files import serve
+from harness.engine.site import Command
 from harness.records.manifest import machine, versions
 
 HARNESS = Path(__file__).parents[1]
@@ -98,6 +99,25 @@ class NodeAgent(Host):
     def hand(self, ticket: int, to: str, named: str) -> None:
         """Hands a worker the connection of `ticket`, at whose end is the worker `named`."""
         self.introduce(to, named, self._awaited.pop(ticket).result())
+
+    def free_ports(self, count: int) -> list[int]:
+        return relay.free_ports(count)
+
+    def relay(self, port: int) -> tcp.Address:
+        """Where who knows the token reaches this host's own `port`, from now on."""
+        return relay.node_end(self._address, port, self._token)
+
+    def supervise(self, words: Sequence[str], env: Mapping[str, str], log_path: Path) -> int:
+        """Starts a command that ends when its standard input closes: its process number."""
+        process = Command(words, env, log_path)
+        self._processes[process.pid] = process
+        return process.pid
+
+    def end(self, pid: int) -> None:
+        """Closes the standard input of a command."""
+        process = self._processes[pid]
+        assert isinstance(process, Command)
+        process.end()
 
     def kill(self, pid: int) -> None:
         self._processes[pid].kill()

@@ -20,8 +20,10 @@ from harness.engine.agents_launcher import ANSWER_S, AgentsLauncher
 from harness.engine.node_agent import NodeAgent
 from harness.errors import RunError, UsageError, first_line
 
+CLUSTERS = ("local", "ray")
 REACH_S, PLACE_S = 5.0, 60.0
 MISSING = "engine.cluster=ray needs Ray, which is not installed: pip install '.[cluster]'"
+OF_A_CLUSTER = "hardware.nodes names nodes of a Ray cluster: give engine.cluster=ray"
 
 
 def ray_launcher(

@@ -39,12 +39,12 @@ def connect(address: Address, token: bytes) -> socket.socket:
 def accept(server: socket.socket, token: bytes) -> socket.socket:
     """The first to connect that knows `token`; others neither hold it up nor are read further.
     Refused: none has within `WITHIN_S`."""
-    proven: SimpleQueue[socket.socket] = SimpleQueue()
+    found: SimpleQueue[socket.socket] = SimpleQueue()
     refused: list[str] = []
 
     def judge(sock: socket.socket, host: str) -> None:
         try:
-            proven.put(_proven(sock, token, b"accepts", b"connects"))
+            found.put(proven(sock, token))
         except Refused as error:
             refused.append(f"{host} ({error})")
         else:
@@ -58,10 +58,16 @@ def accept(server: socket.socket, token: bytes) -> socket.socket:
             sock, peer = server.accept()
             Thread(target=judge, args=(sock, peer[0]), daemon=True).start()
     try:
-        return proven.get_nowait()
+        return found.get_nowait()
     except Empty:
         told = f"; refused: {', '.join(refused)}" if refused else ""
         raise Refused(f"nobody with the run's token connected in {WITHIN_S:g} s{told}") from None
+
+
+def proven(sock: socket.socket, token: bytes) -> socket.socket:
+    """A connection that was accepted, once its other end has proved itself. Refused, and closed:
+    it has not."""
+    return _proven(sock, token, b"accepts", b"connects")
 
 
 def _proven(sock: socket.socket, token: bytes, ours: bytes, theirs: bytes) -> socket.socket:

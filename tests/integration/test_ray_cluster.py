@@ -162,6 +162,33 @@ def test_the_main_job_on_nodes_of_a_cluster(cluster: Any, tmp_path: Path) -> Non
     assert len(finished.manifest["engine"]["nodes"]) == NUM_NODES
 
 
+def test_vllm_servers_on_nodes_of_a_cluster(cluster: Any, tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    words = [
+        "+system=vllm", "+workload=burstgpt", "workload.num_requests=8", "engine=vllm",
+        "+engine.cluster=ray", "engine.extra_args=[--enforce-eager]", "engine.num_kv_blocks=256",
+        "engine.cpu_kv_cache_bytes=268435456", "hardware=local", "hardware.num_devices=2",
+        "tracking=none", "progress=false", "figure=null", f"hydra.run.dir={tmp_path / 'run'}",
+    ]  # fmt: skip
+    ran = subprocess.run(
+        [sys.executable, "-m", "harness", *words], capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    finished = FinishedRun.load(tmp_path / "run")
+    assert finished.summary["num_completed"] == 8
+    assert len(finished.manifest["engine"]["nodes"]) == 2
+    wait_until_gone(
+        [each.pid for each in psutil.process_iter() if "vllm.entrypoints" in " ".join(_words(each))]
+    )
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 def test_models_whose_node_dies_are_served_by_the_others(cluster: Any, tmp_path: Path) -> None:
     words = ("+system=serverlessllm", "+workload=burstgpt", "workload.num_requests=12")
     with commanded(tmp_path, *words) as (command, pids):

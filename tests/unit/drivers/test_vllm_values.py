@@ -9,6 +9,18 @@ import pytest
 from harness.drivers.vllm import VllmEngine, device_names
 from harness.errors import UsageError
 
+FIELDS: dict[str, Any] = {
+    "num_kv_blocks": None,
+    "block_tokens": None,
+    "gpu_memory_utilization": 0.9,
+    "cpu_kv_cache_bytes": 1 << 20,
+    "load_format": "dummy",
+    "request_timeout_s": 1.0,
+    "start_timeout_s": 1.0,
+    "extra_args": [],
+    "extra_env": {},
+}
+
 
 @pytest.mark.parametrize(
     ("device", "gpus", "names"),
@@ -43,16 +55,5 @@ def test_devices_carry_the_names_that_the_server_reports(
     ],
 )
 def test_a_value_that_is_not_above_0_is_refused_by_its_name(key: str, value: float) -> None:
-    fields: dict[str, Any] = {
-        "num_kv_blocks": None,
-        "block_tokens": None,
-        "gpu_memory_utilization": 0.9,
-        "cpu_kv_cache_bytes": 1 << 20,
-        "load_format": "dummy",
-        "request_timeout_s": 1.0,
-        "start_timeout_s": 1.0,
-        "extra_args": [],
-        "extra_env": {},
-    }
     with pytest.raises(UsageError, match=f"engine.{key}={value:g} must be above 0"):
-        VllmEngine(VllmEngine.Config(**fields | {key: value}))
+        VllmEngine(VllmEngine.Config(**FIELDS | {key: value}))

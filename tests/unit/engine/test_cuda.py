@@ -220,7 +220,7 @@ def test_elastic_copies_are_over_before_the_answer(calls: Calls) -> None:
     acks = SimpleNamespace(put=calls.note("acknowledge"))
     loop: Any = SimpleNamespace(answer=calls_answer(calls), stream=lambda name: acks)
     no_mesh: Any = None
-    copies = Copies(loop, memory, {}, no_mesh, no_mesh)
+    copies = Copies(loop, memory, {}, no_mesh, no_mesh, None)
     copies.in_streams["relocate"]({"seq": 1, "spans": [(0, 32, 8), (8, 40, 8)]})
     assert calls.made == ["copy", "copy", "wait", "answer"]
     calls.made.clear()

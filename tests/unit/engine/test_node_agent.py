@@ -73,4 +73,4 @@ def test_a_node_that_is_lost_is_named_with_its_address(monkeypatch: pytest.Monke
         assert launcher.about[0].keys() == {"address", "cpu", "cores"}
         monkeypatch.setattr(called.agent, "wait", gone)
         with pytest.raises(NodeLost, match=r"is lost with node 0 \(127.0.0.1\)"):
-            FarProcess(called, launcher._named(0), 1).wait()
+            FarProcess(called, launcher.named(0), 1).wait()

@@ -1,0 +1,86 @@
+"""Bytes straight into another worker's memory, by NIXL over UCX (`engine.transport=nixl`).
+
+A worker registers its memory once, and tells a peer that asks where it lies. What is written is
+whole in the peer's memory when `write` returns, so what is said over the socket afterwards is true.
+On a GPU the memory is described as VRAM; that has never run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import torch
+
+from harness.engine.command_loop import CommandLoop
+from harness.engine.mesh import ARRIVE_S, Mesh, OnMessage
+from harness.engine.transport import Header, PeerLost
+
+POLL_S = 2e-5
+
+
+class RemoteMemory:
+    """`memory`: this worker's, as bytes. `name`: the worker's."""
+
+    def __init__(self, name: str, memory: torch.Tensor, loop: CommandLoop, mesh: Mesh) -> None:
+        from nixl._api import nixl_agent, nixl_agent_config
+
+        self._loop, self._mesh, self._memory = loop, mesh, memory
+        self._kind = "VRAM" if memory.is_cuda else "DRAM"
+        self._agent: Any = nixl_agent(name, nixl_agent_config(backends=["UCX"]))
+        self._agent.register_memory(memory)
+        self._using = threading.Lock()  # the agent, by streams and peers' threads
+        self._peers: dict[str, tuple[str, int]] = {}  # NIXL's name, and where the memory begins
+        self._changed = threading.Condition()
+        self.from_peers: dict[str, OnMessage] = {"where": self._on_where, "here": self._on_here}
+
+    def write(self, peer: str, source: int, target: int, size: int) -> None:
+        """Returns once `size` bytes from `source` are at `target` of the peer's memory. Raises
+        PeerLost."""
+        name, begin = self._found(peer)
+        places = (self._memory.data_ptr() + source, begin + target)
+        with self._using:
+            mine, theirs = (
+                self._agent.get_xfer_descs([(at, size, 0)], self._kind) for at in places
+            )
+            handle = self._agent.initialize_xfer("WRITE", mine, theirs, name)
+            state = self._agent.transfer(handle)
+        while state == "PROC" and not self._mesh.is_lost(peer):
+            time.sleep(POLL_S)
+            with self._using:
+                state = self._agent.check_xfer_state(handle)
+        if state != "DONE":
+            raise PeerLost(f"worker {peer} does not take what is written to it")
+        with self._using:
+            self._agent.release_xfer_handle(handle)
+
+    def on_lost(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _found(self, peer: str) -> tuple[str, int]:
+        with self._changed:
+            if peer not in self._peers:
+                self._mesh.send(peer, {"op": "where"})
+                self._changed.wait_for(
+                    lambda: peer in self._peers or self._mesh.is_lost(peer), ARRIVE_S
+                )
+            if peer not in self._peers:
+                raise PeerLost(f"worker {peer} does not say where its memory is")
+            return self._peers[peer]
+
+    # From peers, on their threads, which send nothing
+
+    def _on_where(self, name: str, header: Header, payload: bytearray) -> None:
+        said = {"op": "here", "begin": self._memory.data_ptr()}
+        with self._using:
+            metadata = self._agent.get_agent_metadata()
+        self._loop.stream("acks").put(lambda: self._mesh.send(name, said, metadata))
+
+    def _on_here(self, name: str, header: Header, payload: bytearray) -> None:
+        with self._using:
+            told = self._agent.add_remote_agent(bytes(payload))
+        with self._changed:
+            self._peers[name] = told.decode() if isinstance(told, bytes) else told, header["begin"]
+            self._changed.notify_all()

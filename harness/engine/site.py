@@ -1,0 +1,116 @@
+"""Where a server runs: on this host, or on a node of a cluster that has an agent.
+
+A server listens on its own host's loopback interface alone, wherever that is: it has no key. What
+runs on another node is reached through a relay (`harness.engine.relay`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+from harness.device.processes import below
+from harness.engine import relay
+from harness.engine.agents_launcher import AgentsLauncher, FarProcess
+from harness.engine.launcher import Process
+
+
+class Supervisor(Process, Protocol):
+    """A command that ends, with all that it has started, once it is told to."""
+
+    def poll(self) -> int | None: ...
+
+    def end(self) -> None:
+        """Returns at once."""
+
+    def below(self) -> list[int]:
+        """The numbers of the processes that it has started on this host."""
+
+
+class Site(Protocol):
+    def free_ports(self, count: int) -> list[int]: ...
+
+    def start(self, words: Sequence[str], env: Mapping[str, str], log_path: Path) -> Supervisor:
+        """A command whose end is its standard input's, with `env` beside the site's own."""
+
+    def url(self, port: int) -> str:
+        """Where this host reaches a server on the site's `port`."""
+
+
+class Command(subprocess.Popen[bytes]):
+    """A command of this host."""
+
+    def __init__(self, words: Sequence[str], env: Mapping[str, str], log_path: Path) -> None:
+        with log_path.open("wb") as log:
+            super().__init__(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **env},
+                # Ctrl-C is for the harness alone; it ends the servers in order. But no session
+                # of its own: Linux schedules sessions as groups (sched_autogroup), and a group
+                # that waits by sched_yield, as vLLM's does, starves the others for seconds.
+                process_group=0,
+            )
+
+    def end(self) -> None:
+        assert self.stdin is not None
+        self.stdin.close()
+
+    def kill(self) -> None:
+        os.killpg(self.pid, signal.SIGKILL)
+
+    def below(self) -> list[int]:
+        return below(self.pid)
+
+
+class ThisHost:
+    free_ports = staticmethod(relay.free_ports)
+    start = Command
+
+    @staticmethod
+    def url(port: int) -> str:
+        return f"http://{relay.LOOPBACK}:{port}"
+
+
+HERE = ThisHost()
+
+
+class FarCommand(FarProcess):
+    def poll(self) -> int | None:
+        try:
+            return self.wait(0.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self) -> None:
+        self._agent.tell("end", self.pid)
+
+    def below(self) -> list[int]:
+        return []
+
+
+class Node:
+    """A node of `launcher`; its relays end with `stack`."""
+
+    def __init__(self, stack: ExitStack, launcher: AgentsLauncher, node: int) -> None:
+        self._stack, self._launcher = stack, launcher
+        self._agent, self._name = launcher.agents[node], launcher.named(node)
+
+    def free_ports(self, count: int) -> list[int]:
+        ports: list[int] = self._agent.ask("free_ports", count)
+        return ports
+
+    def start(self, words: Sequence[str], env: Mapping[str, str], log_path: Path) -> FarCommand:
+        pid = self._agent.ask("supervise", words, dict(env), log_path)
+        return FarCommand(self._agent, self._name, pid)
+
+    def url(self, port: int) -> str:
+        address = self._agent.ask("relay", port)
+        return HERE.url(relay.harness_end(self._stack, tuple(address), self._launcher.token))

@@ -1,0 +1,136 @@
+"""Servers on nodes that have an agent: reached through relays, by who knows the run's token."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.clock import Event, WallLoop
+from harness.drivers import server as server_module
+from harness.drivers.fleet import fail, running, watch
+from harness.drivers.server import Plan, fetch
+from harness.drivers.vllm import VllmEngine
+from harness.engine import relay, tcp
+from harness.engine.site import Node
+from harness.errors import RunError, UsageError
+from tests.agents import launcher
+from tests.integration.test_vllm_engine import experiment
+from tests.unit.drivers.test_fleet import gone, plan, tree
+from tests.unit.drivers.test_vllm_values import FIELDS
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Plan]]:
+    """A server on each of two nodes."""
+    monkeypatch.setattr(server_module, "GRACE_S", 0.5)
+    with ExitStack() as stack:
+        agents = launcher(stack, 2)
+        yield [
+            replace(plan(tmp_path, "serve", f"fake-{node}"), site=Node(stack, agents, node))
+            for node in range(2)
+        ]
+
+
+def test_servers_on_nodes_are_up_inside_and_gone_outside(plans: list[Plan]) -> None:
+    with running(plans, 30, print) as members:
+        assert [member.name for member in members] == ["fake-0", "fake-1"]
+        assert members[0].url != members[1].url
+        assert not any(member.pids() for member in members)  # they are not this host's
+        processes = tree(members[0]) + tree(members[1])
+    assert gone(processes)
+    with pytest.raises(OSError, match="refused"):
+        fetch(f"{members[0].url}/health", 1.0)
+
+
+def test_a_death_on_a_node_names_the_server(plans: list[Plan]) -> None:
+    loop = WallLoop()
+
+    async def main() -> None:
+        os.kill(psutil.Process(members[1]._supervisor.pid).children()[0].pid, signal.SIGKILL)
+        await loop.wait(Event(loop), until=30)
+
+    with running(plans, 30, print) as members:
+        watch(members, loop, fail)
+        with pytest.raises(RunError, match=r"fake-1 ended \(killed by SIGKILL\)"):
+            loop.run(main())
+
+
+def test_a_node_that_dies_with_its_server_is_named(
+    plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*asked: object, **limits: float) -> None:
+        raise RunError("the agent is gone")
+
+    with running(plans[:1], 30, print) as members:
+        with monkeypatch.context() as patch:
+            patch.setattr(plans[0].site._agent, "ask", lost)  # type: ignore[attr-defined]
+            assert not members[0].running
+            assert "is lost with node 0 (127.0.0.1)" in members[0].obituary()
+        members[0]._supervisor._lost = False  # type: ignore[attr-defined]
+
+
+def echo() -> int:
+    """A port on which what comes goes back, until its end."""
+    server = socket.create_server((relay.LOOPBACK, 0))
+
+    def back() -> None:
+        while True:
+            sock, _ = server.accept()
+            with sock:
+                while part := sock.recv(1 << 16):
+                    sock.sendall(part)
+
+    threading.Thread(target=back, daemon=True).start()
+    return int(server.getsockname()[1])
+
+
+def test_a_relay_carries_bytes_both_ways_for_who_knows_the_token() -> None:
+    token, content = secrets.token_bytes(tcp.TOKEN_BYTES), secrets.token_bytes(1 << 20)
+    address = relay.node_end(relay.LOOPBACK, echo(), token)
+    with ExitStack() as stack:
+        port = relay.harness_end(stack, address, token)
+        sock = stack.enter_context(socket.create_connection((relay.LOOPBACK, port), 10))
+        sender = threading.Thread(target=sock.sendall, args=(content,))
+        sender.start()
+        found = bytearray()
+        while len(found) < len(content):
+            found += sock.recv(1 << 16)
+        sender.join()
+    assert bytes(found) == content
+
+
+@pytest.mark.parametrize("through", ["a relay with another token", "no relay"])
+def test_a_server_is_closed_to_who_does_not_know_the_token(through: str) -> None:
+    token, other = (secrets.token_bytes(tcp.TOKEN_BYTES) for _ in range(2))
+    address = relay.node_end(relay.LOOPBACK, echo(), token)
+    with ExitStack() as stack:
+        if through != "no relay":
+            address = relay.LOOPBACK, relay.harness_end(stack, address, other)
+        sock = stack.enter_context(socket.create_connection(address, 10))
+        sock.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(tcp.NONCE_BYTES + 32))
+        answer = b""
+        while part := sock.recv(1 << 16):
+            answer += part
+    assert b"GET" not in answer
+
+
+def test_what_is_not_one_server_a_node_on_cpus_is_refused(tmp_path: Path) -> None:
+    asked = experiment(tmp_path, [], 2)
+    wide = replace(asked, hardware=replace(asked.hardware, devices_per_node=2))
+    on_ray = VllmEngine(VllmEngine.Config(**FIELDS, cluster="ray"))
+    with pytest.raises(UsageError, match="one server on each node"), on_ray.start(wide):
+        pass
+    with pytest.raises(UsageError, match=r"engine.cluster=slurm.*local"):
+        VllmEngine(VllmEngine.Config(**FIELDS, cluster="slurm"))
