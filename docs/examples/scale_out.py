@@ -15,6 +15,7 @@ from harness.elastic.instance import ElasticInstance
 from harness.placement import Elastic, Placement, dedicated
 from harness.request import Request
 from harness.running.testbed import Bed
+from systems.serving.elastic import elastic_of
 from systems.serving.iteration import Limits
 from systems.serving.replica import Replica
 
@@ -32,10 +33,9 @@ class ScaleOut:
         return [replace(first, elastic=Elastic()), *empty]
 
     def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
-        if cluster.elastic is None:
-            raise ValueError("system scale_out needs engine=torch or engine=sim")
-        self._config, self._loop, self._elastic = config, loop, cluster.elastic
-        self._first, *self._empty = cluster.elastic.instances
+        self._config, self._loop = config, loop
+        self._elastic = elastic_of(cluster, "scale_out loads weights from peers")
+        self._first, *self._empty = self._elastic.instances
         self._replicas = [Replica(self._first, self._first.kv, loop, config.limits)]
         self._loading = False
 

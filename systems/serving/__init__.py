@@ -1,1 +1,1 @@
-"""What systems serve with, once for all of them: the iteration, the replica loop, KV on its way."""
+"""What systems serve with, once for all: iteration, replica loop, and the load of an instance."""

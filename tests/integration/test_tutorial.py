@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.examples.scale_out import ScaleOut
 from tests.running import ROOT, run_command
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -48,6 +50,12 @@ def test_the_page_does_what_it_says(page: str, tmp_path: Path) -> None:
     for command in commands:
         shown = run(command, tmp_path, *(() if "plots" in command else QUICK))
         assert "VALID" in shown or ".png" in shown
+
+
+def test_a_policy_on_the_kit_is_as_short_as_the_page_says() -> None:
+    lines = len([line for line in inspect.getsource(ScaleOut).splitlines() if line.strip()])
+    assert lines < 60
+    assert f"in\n{lines} lines" in (ROOT / "docs/add-a-system.md").read_text()
 
 
 @pytest.mark.live
