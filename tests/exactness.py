@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 
+from harness.device.prompts import prompt_ids
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.kv_cache import new_cache
 from harness.engine.linear import LoadedLayers
@@ -24,7 +25,6 @@ from harness.engine.runner import Runner
 from harness.engine.torch_kernels import TorchKernels
 from harness.engine.work import BatchWork, Chunk
 from harness.model_spec import ModelSpec
-from harness.prompts import prompt_ids
 from harness.request import Prompt, Request
 from harness.running.testbed import Bed
 

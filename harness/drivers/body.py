@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.device.prompts import FIRST_ID, answer_ids, previous_turn, require_in_vocabulary, said
 from harness.model_spec import ModelSpec
-from harness.prompts import FIRST_ID, answer_ids, previous_turn, require_in_vocabulary, said
 from harness.records.record import TokenRecord
 from harness.request import Request
 

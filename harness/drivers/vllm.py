@@ -21,6 +21,7 @@ from harness.cluster import Cluster
 from harness.configuration.checkpoint import check_checkpoint
 from harness.configuration.checks import one_of, positive
 from harness.device.processes import Processes
+from harness.device.prompts import FIRST_ID
 from harness.drivers import vllm_command
 from harness.drivers.body import Bodies, completion_body
 from harness.drivers.counters import counters, require_active, since
@@ -35,7 +36,6 @@ from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import RunError, UsageError
 from harness.files import write_text
 from harness.placement import resident_models
-from harness.prompts import FIRST_ID
 from harness.records.gpu_monitor import require_gpu
 from harness.system import ServerPlugin
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.device.base import advance
+from harness.device.prompts import prompt_ids
 from harness.engine.work import BatchWork, Chunk
 from harness.files import replaced, writing
-from harness.prompts import prompt_ids
 from harness.request import Batch, Request
 
 

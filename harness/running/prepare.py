@@ -21,10 +21,10 @@ from harness.configuration.config import build, class_of, settings, typed
 from harness.configuration.credentials import without_credentials
 from harness.configuration.options import GROUPS, known_groups, known_keys, plain
 from harness.cost.hardware import Hardware
+from harness.device.prompts import require_in_vocabulary
 from harness.engine_api import Engine
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
-from harness.prompts import require_in_vocabulary
 from harness.records.manifest import hash_of
 from harness.records.metrics import MetricsConfig
 from harness.records.slo import Slo

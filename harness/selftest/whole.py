@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow.parquet as pq
 from scipy import stats
 
+from harness.device.prompts import prompt_ids
 from harness.errors import RunError
 from harness.files import read_json
-from harness.prompts import prompt_ids
 from harness.records.run_folder import FinishedRun
 from harness.schedule import Schedule
 from harness.selftest.bench import MAX_RUN_S, Bench, Floats, Found, Server, conformance, found

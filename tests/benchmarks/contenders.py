@@ -19,9 +19,9 @@ from omegaconf import OmegaConf
 
 from harness.configuration.config import typed
 from harness.configuration.options import plain
+from harness.device.prompts import prompt_ids
 from harness.model_spec import ModelSpec
 from harness.placement import dedicated
-from harness.prompts import prompt_ids
 from harness.request import Request
 from tests.running import hardware_profile, model_spec
 

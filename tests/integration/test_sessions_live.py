@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from harness.prompts import prompt_ids
+from harness.device.prompts import prompt_ids
 from harness.request import Prompt
 from harness.schedule import Schedule
 from tests.running import model_spec, run_here

@@ -177,5 +177,12 @@ def test_no_room_of_the_harness_imports_itself_through_others() -> None:
     assert not circle(graph)
 
 
+def test_the_harness_has_few_rooms_and_few_modules_in_none() -> None:
+    rooms = [path for path in (ROOT / "harness").iterdir() if (path / "__init__.py").is_file()]
+    loose = {path.name for path in (ROOT / "harness").glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert 0 < len(rooms) <= 35
+    assert 0 < len(loose) <= 12, sorted(loose)
+
+
 def test_a_circle_would_be_found() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from harness.clock import Loop, VirtualLoop, WallLoop
 from harness.device.caching_pool import CachedPrefix, CachingPool
+from harness.device.prompts import prompt_ids
 from harness.engine.block_tables import BlockTables
 from harness.errors import RunError
-from harness.prompts import prompt_ids
 from harness.records.evidence import Evidence
 from harness.records.record import Recorder, Reported
 from harness.records.sessions import foreign_cached_tokens

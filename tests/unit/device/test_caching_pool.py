@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from harness.device.block_hashes import block_hashes
 from harness.device.caching_pool import CachedPrefix, CachingPool
+from harness.device.prompts import prompt_ids
 from harness.engine.block_tables import FIRST_BLOCK, BlockTables
-from harness.prompts import prompt_ids
 from harness.request import Prompt, Request, Segments
 
 BLOCK, BLOCKS = 4, 12

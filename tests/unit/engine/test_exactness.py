@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from harness.prompts import prompt_ids
+from harness.device.prompts import prompt_ids
 from harness.request import Request
 from tests.elastic import spec
 from tests.exactness import MIN_GAP, alone, clear_prompt, plain_tokens

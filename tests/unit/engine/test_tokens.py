@@ -9,8 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.device.prompts import prompt_ids
 from harness.engine.linear import LoadedLayers
-from harness.prompts import prompt_ids
 from harness.request import Batch, Prompt, Request
 from systems.serving.iteration import Limits, schedule_iteration
 from tests.unit.engine.conftest import Family

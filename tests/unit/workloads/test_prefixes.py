@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from harness.device.prompts import prompt_ids
 from harness.drivers.body import chat_body, completion_body
 from harness.errors import UsageError
-from harness.prompts import prompt_ids
 from harness.request import Request
 from harness.schedule import Schedule, Synthetic
 from tests.running import model_spec, run_here
