@@ -109,6 +109,7 @@ check: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(PY) -m pytest -q tests/unit/test_dead_code.py
 
 # Three tests at a time on two cores, since live tests often wait. By file, since tests of one file
 # share slow fixtures. In the folders' order, which has long tests first. One thread each. At the

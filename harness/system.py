@@ -30,7 +30,7 @@ class System(Protocol):
     cannot run it, with what it needs and what there is.
 
     A system that also runs inside vLLM names the class that does so as `in_vllm`, with
-    `plugin(config, placements)`, a context that yields its ServerPlugin, and `heeded`, the keys
+    `plugin(config, placements)`, a context that yields its ServerPlugin, and `reads`, the keys
     that it reads. One with processes beside its instances has them as `parts`, {name: Victim}, so
     that faults can strike them.
     """

@@ -139,20 +139,20 @@ def refuse_ignored(
     engine: Mapping[str, Any], system: Mapping[str, Any], overrides: Sequence[str]
 ) -> None:
     """Raises UsageError for a key of the system that an engine whose servers schedule by themselves
-    does not pass on (`scheduler_keys` of its class), nor the system's plug-in in them (`heeded`): a
+    does not pass on (`scheduler_keys` of its class), nor the system's plug-in in them (`reads`): a
     run must not be other than it says. `engine`, `system`: their configurations."""
     kind = class_of(engine, "engine")
-    heeded: tuple[str, ...] | None = getattr(kind, "scheduler_keys", None)  # None: all are read
-    if heeded is None:
+    reads: tuple[str, ...] | None = getattr(kind, "scheduler_keys", None)  # None: all are read
+    if reads is None:
         return
     inside = getattr(class_of(system, "system"), "in_vllm", None) if kind.name == "vllm" else None
-    heeded = heeded if inside is None else inside.heeded
+    reads = reads if inside is None else inside.reads
     for word in overrides:
         key = word.lstrip("+~").partition("=")[0]
         group, _, name = key.partition(".")
-        if group == "system" and name and not any(f"{name}.".startswith(f"{h}.") for h in heeded):
-            those = f": only {', '.join(f'system.{each}' for each in heeded)}" if heeded else ""
+        if group == "system" and name and not any(f"{name}.".startswith(f"{r}.") for r in reads):
+            those = f": only {', '.join(f'system.{each}' for each in reads)}" if reads else ""
             raise UsageError(
-                f"{key} is not heeded with engine={kind.name}, whose servers schedule by "
+                f"{key} is not read by engine={kind.name}, whose servers schedule by "
                 f"{'the plug-in' if inside else 'themselves'}{those}"
             )

@@ -1,24 +1,20 @@
 """A decoder's weights, layer by layer: read from safetensors or drawn from a seed.
 
 A layer is a dict of host tensors, fused as `harness.model_family` says. Layer i of a random model
-depends on (seed, i) alone, so any layer can be made by itself, and `save_checkpoint` writes the
-very same weights for other engines to load.
+depends on (seed, i) alone, so any layer can be made by itself.
 
 Knows nothing of devices: `runner.py` copies layers to where they run.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 
-from harness.configuration.checkpoint import hf_config
 from harness.errors import UsageError
 from harness.model_family import Parts, family_of
 from harness.model_spec import ModelSpec, end_parts, layer_parts, part_shape
@@ -33,7 +29,7 @@ def torch_dtype(spec: ModelSpec) -> torch.dtype:
     return dtype
 
 
-def _parts(spec: ModelSpec, layer: int) -> Parts:
+def parts_of(spec: ModelSpec, layer: int) -> Parts:
     """Our names of the tensors of `layer`, or of ENDS, and Hugging Face's of its parts."""
     if layer == ENDS:
         return end_parts(spec)
@@ -112,7 +108,7 @@ class HostWeights:
 
     def tensors(self, layer: int) -> Weights:
         """The tensors of `layer`, or of ENDS: tied embeddings once."""
-        fused = _parts(self._spec, layer)
+        fused = parts_of(self._spec, layer)
         found = self._source.parts(layer, list(chain(*fused.values())))
         return {name: torch.cat([found[part] for part in parts]) for name, parts in fused.items()}
 
@@ -121,15 +117,3 @@ class HostWeights:
         ends = self.tensors(ENDS)
         ends.setdefault("lm_head", ends["embed"])
         return ends
-
-
-def save_checkpoint(spec: ModelSpec, directory: Path) -> None:
-    """Writes the random weights of `spec` as config.json and model.safetensors, for any engine
-    that reads the Hugging Face layout."""
-    source = RandomSource(spec)
-    tensors: Weights = {}
-    for index in (ENDS, *range(spec.num_layers)):
-        tensors |= source.parts(index, list(chain(*_parts(spec, index).values())))
-    directory.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    (directory / "config.json").write_text(json.dumps(hf_config(spec, bos=1, eos=2), indent=2))

@@ -69,6 +69,6 @@ class CachedPrefixes:
         if prefix not in swap.tensors:
             blocks = range(swap.consumer.kv.blocks_for(prefix[1]))
             size = swap.num_bytes(len(blocks))
-            tensor = Tensor(prefix, size, swap.stand_in(request, prefix[1]))
+            tensor = Tensor(prefix, size, swap.copy_owner(request, prefix[1]))
             if await swap.lay(tensor):
                 await swap.copies.prefix(tensor, request, blocks, out=True)

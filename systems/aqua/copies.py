@@ -42,7 +42,7 @@ class PagingCopies:
 
     async def page_out(self, tensors: Sequence[Tensor], lease: str | None) -> None:
         """Takes the KV of the tensors' requests off the device, to one place."""
-        purpose = f"page out to {said(lease)}"
+        purpose = f"page out to {place_name(lease)}"
         if self._dirty_only:
             await self._save(tensors, lease, purpose)
         else:
@@ -51,7 +51,7 @@ class PagingCopies:
 
     async def page_in(self, tensors: Sequence[Tensor], lease: str | None) -> bool:
         """Brings the KV of the tensors' requests onto the device, from one place."""
-        purpose = f"page in from {said(lease)}"
+        purpose = f"page in from {place_name(lease)}"
         if self._dirty_only:
             there = await self._load(tensors, lease, purpose)
         else:
@@ -66,7 +66,7 @@ class PagingCopies:
     ) -> bool:  # fmt: skip
         """Moves the tensors' KV to `target`; it is nowhere else then."""
         moving = self._cluster.move_kv(
-            [tensor.keeper for tensor in tensors],
+            [tensor.block_owner for tensor in tensors],
             self._layers,
             source,
             target,
@@ -77,9 +77,9 @@ class PagingCopies:
     async def prefix(self, tensor: Tensor, request: Request, blocks: range, *, out: bool) -> bool:
         """Copies `blocks`, a common prefix, from the request to the tensor, or with `out` false the
         other way. Both keep what they have."""
-        here, there = (self._consumer, request), (self._store(tensor.lease), tensor.keeper)
+        here, there = (self._consumer, request), (self._store(tensor.lease), tensor.block_owner)
         (source, who), (target, to) = (here, there) if out else (there, here)
-        purpose = f"prefix {'out to' if out else 'in from'} {said(tensor.lease)}"
+        purpose = f"prefix {'out to' if out else 'in from'} {place_name(tensor.lease)}"
         if out:
             await self._stage(len(blocks), "gather")
         copies = [KvCopy(who, to, blocks)]
@@ -96,17 +96,17 @@ class PagingCopies:
         on the device."""
         kv, copies = self._consumer.kv, []
         for tensor in tensors:
-            request, keeper = tensor.paged, tensor.keeper
-            blocks = blocks_out(request.computed_tokens, keeper.computed_tokens, kv.block_tokens)
-            copies.append(KvCopy(request, keeper, blocks))
+            request, owner = tensor.paged, tensor.block_owner
+            blocks = blocks_out(request.computed_tokens, owner.computed_tokens, kv.block_tokens)
+            copies.append(KvCopy(request, owner, blocks))
         await self._stage(sum(len(each.blocks) for each in copies), "gather")
         saving = self._cluster.copy_kv(
             copies, self._layers, self._consumer, self._store(lease), self._sending(purpose),
             moved=[each.request for each in copies],
         )  # fmt: skip
         if await self.done(saving, lease, purpose):
-            for request, keeper, _ in copies:
-                keeper.computed_tokens = request.computed_tokens
+            for request, owner, _ in copies:
+                owner.computed_tokens = request.computed_tokens
                 self._cluster.directory.forget(request)
                 kv.release(request)
 
@@ -117,7 +117,7 @@ class PagingCopies:
             request = tensor.paged
             if not kv.grow(request, request.computed_tokens):
                 raise RunError(f"request {request.request_id} has no room within its slice")
-            copies.append(KvCopy(tensor.keeper, request, range(kv.held[request.request_id])))
+            copies.append(KvCopy(tensor.block_owner, request, range(kv.held[request.request_id])))
         coming = [each.to for each in copies]
         loading = self._cluster.copy_kv(
             copies, self._layers, self._store(lease), self._consumer, self._sending(purpose),
@@ -161,5 +161,5 @@ def block_bytes(instance: ElasticInstance) -> int:
     return len(instance.kv.all_groups) * instance.page_bytes
 
 
-def said(lease: str | None) -> str:
+def place_name(lease: str | None) -> str:
     return "DRAM" if lease is None else "lease"

@@ -18,7 +18,7 @@ from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
 from systems.aqua.config import AquaConfig
 from systems.aqua.consumer import OnDeath
-from systems.aqua.copies import said
+from systems.aqua.copies import place_name
 from systems.aqua.informer import Looks
 from systems.aqua.leases import Allocated
 from systems.aqua.swap_space import SwapSpace
@@ -107,7 +107,7 @@ class Streamer:
         await self.swap.free_allocations(tensor)
 
     async def _iterate(self, tensor: Tensor, tokens: int, batch: Batch) -> None:
-        request, store = tensor.keeper, self.swap.store(tensor.lease)
+        request, store = tensor.block_owner, self.swap.store(tensor.lease)
         kv, layout = self.instance.kv, self.instance.layout
         before = request.computed_tokens
         if not store.kv.grow(request, before + tokens):
@@ -156,8 +156,8 @@ class Streamer:
         """Starts a copy beside computing. Its result is the death that it met, or None."""
         store = self.swap.store(tensor.lease)
         source, target = (store, self.instance) if into else (self.instance, store)
-        purpose = f"stream {'in' if into else 'out'}, {said(tensor.lease)}"
-        copies = [KvCopy(tensor.keeper, tensor.keeper, blocks)]
+        purpose = f"stream {'in' if into else 'out'}, {place_name(tensor.lease)}"
+        copies = [KvCopy(tensor.block_owner, tensor.block_owner, blocks)]
 
         async def copy() -> InstanceLost | None:
             try:
@@ -189,12 +189,13 @@ class Streamer:
 
     async def _migrate(self, tensor: Tensor, to: Allocated | None) -> None:
         """Moves the filled part of the tensor."""
-        request, lease = tensor.keeper, None if to is None else to.lease
+        request, lease = tensor.block_owner, None if to is None else to.lease
         source, target = self.swap.store(tensor.lease), self.swap.store(lease)
         if not target.kv.grow(request, request.computed_tokens):
             raise RunError(f"{target.name} has no room for request {request.request_id}")
         blocks = range(target.kv.blocks_for(request.computed_tokens))
-        copies, sending = [KvCopy(request, request, blocks)], Sending(f"migrate, {said(lease)}")
+        copies = [KvCopy(request, request, blocks)]
+        sending = Sending(f"migrate, {place_name(lease)}")
         await self._cluster.copy_kv(copies, self.swap.layers, source, target, sending)
         source.kv.release(request)
         await self.swap.moved(tensor, to)

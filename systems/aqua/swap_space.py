@@ -19,7 +19,7 @@ from harness.elastic.instance import ElasticInstance
 from harness.elastic.kv_region import KvStore
 from harness.request import Request
 from systems.aqua.config import AquaConfig
-from systems.aqua.copies import PagingCopies, block_bytes, said
+from systems.aqua.copies import PagingCopies, block_bytes, place_name
 from systems.aqua.leases import Allocated, Leases
 from systems.aqua.migration import evacuations, returns
 from systems.aqua.shard_leases import ShardLeases
@@ -39,7 +39,7 @@ class SwapSpace:
         self._dirty_only = config.own.scheduler.dirty_only
         self._migration = config.own.migration
         self.copies = PagingCopies(config, cluster, consumer, self.store, self.lose)
-        # Numbers of stand-ins, which never run; the directory knows all instances' requests.
+        # Numbers of copies' owners, which never run; the directory knows all instances' requests.
         number = cluster.instances.index(consumer)
         self._numbers = count(-1 - number, -len(cluster.instances))
         self.layers = range(consumer.model.num_layers)
@@ -118,7 +118,7 @@ class SwapSpace:
                 self.consumer.evict(tensor.request)
             await self._free(tensor)
             return
-        source, target, purpose = self.store(tensor.lease), self.store(lease), said(lease)
+        source, target, purpose = self.store(tensor.lease), self.store(lease), place_name(lease)
         gone = tensor.lease or lease
         if await self.copies.move([tensor], source, target, gone, f"migrate to {purpose}"):
             await self.moved(tensor, found)
@@ -135,8 +135,8 @@ class SwapSpace:
         """Gives up what lay in `lease`, whose lender is dead: it is to be computed again."""
         for tensor in self.tensors.lose(lease):
             self.leases.forget(tensor.allocations)
-            if tensor.keeper is not tensor.request:
-                self.cluster.directory.forget(tensor.keeper)
+            if tensor.block_owner is not tensor.request:
+                self.cluster.directory.forget(tensor.block_owner)
             if tensor.request is not None and not self._here(tensor):
                 self.consumer.evict(tensor.request)
 
@@ -157,7 +157,7 @@ class SwapSpace:
             if max(free.values(), default=0) >= self.num_bytes(blocks):
                 return None
         store = self.store(tensor.lease)
-        more = blocks - store.kv.held[tensor.keeper.request_id]
+        more = blocks - store.kv.held[tensor.block_owner.request_id]
         if more > 0:
             if tensor.lease is not None:
                 found = await self.allocate(self.num_bytes(more))
@@ -170,16 +170,16 @@ class SwapSpace:
             elif not self.tensors.fits(self.num_bytes(more), None):
                 return None
             tensor.num_bytes += self.num_bytes(more)
-            grown = store.kv.grow(tensor.keeper, request.computed_tokens)
+            grown = store.kv.grow(tensor.block_owner, request.computed_tokens)
             assert grown, "it was counted"
         return tensor
 
     async def _new_tensor(self, request: Request, leaving: Collection[int]) -> Tensor | None:
         """A new tensor for the request; None if no place has room, though all copies but those of
         `leaving` were given up."""
-        keeper = self.stand_in(request, 0) if self._dirty_only else request
+        owner = self.copy_owner(request, 0) if self._dirty_only else request
         size = self.num_bytes(self._num_blocks(request))
-        tensor = Tensor(request.request_id, size, keeper, request)
+        tensor = Tensor(request.request_id, size, owner, request)
         while not await self._in_lease(tensor) and await self._give_up_one(leaving, leased=True):
             pass
         while not self._add(tensor):
@@ -202,9 +202,9 @@ class SwapSpace:
     def _add(self, tensor: Tensor) -> bool:
         if not self.tensors.add(tensor):
             return False
-        if tensor.keeper is not tensor.request:
+        if tensor.block_owner is not tensor.request:
             blocks, kv = tensor.num_bytes // self.num_bytes(1), self.store(tensor.lease).kv
-            accepted = kv.accept(tensor.keeper, blocks, self.consumer.kv.all_groups)
+            accepted = kv.accept(tensor.block_owner, blocks, self.consumer.kv.all_groups)
             assert accepted, "it was counted"
         return True
 
@@ -219,9 +219,9 @@ class SwapSpace:
         return False
 
     async def _free(self, tensor: Tensor) -> None:
-        if tensor.keeper is not tensor.request:
-            self.store(tensor.lease).kv.release(tensor.keeper)
-            self.cluster.directory.forget(tensor.keeper)
+        if tensor.block_owner is not tensor.request:
+            self.store(tensor.lease).kv.release(tensor.block_owner)
+            self.cluster.directory.forget(tensor.block_owner)
         self.tensors.free(tensor.name)
         await self.free_allocations(tensor)
 
@@ -234,7 +234,7 @@ class SwapSpace:
     def store(self, lease: str | None) -> KvStore:
         return self._dram if lease is None else self.leases.stores[lease]
 
-    def stand_in(self, request: Request, tokens: int) -> Request:
+    def copy_owner(self, request: Request, tokens: int) -> Request:
         """A request with a number that none of the schedule has. `tokens`: those that its copy
         has."""
         return Request(

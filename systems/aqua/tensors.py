@@ -20,13 +20,13 @@ from harness.request import Request
 
 @dataclass(slots=True, eq=False)
 class Tensor:
-    """A copy of KV outside the device. `keeper`: the request that holds its blocks where it lies:
-    the paged request itself, or a stand-in that never runs. `request`: the paged one; None: it is a
-    cached prefix."""
+    """A copy of KV outside the device. `block_owner`: the request that owns its blocks where it
+    lies: the paged request itself, or a `copy_owner`, which never runs. `request`: the paged one;
+    None: it is a cached prefix."""
 
     name: Hashable
     num_bytes: int
-    keeper: Request
+    block_owner: Request
     request: Request | None = None
     lease: str | None = None  # None: it is in host DRAM
     allocations: list[str] = field(default_factory=list)  # names at the coordinator

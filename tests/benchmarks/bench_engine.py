@@ -130,7 +130,7 @@ def same_share(ours: Tokens, theirs: Tokens) -> float:
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    from harness.engine.weights import save_checkpoint
+    from tests.checkpoints import save_checkpoint
 
     with tempfile.TemporaryDirectory() as directory:
         save_checkpoint(model(), Path(directory))

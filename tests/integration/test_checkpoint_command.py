@@ -35,5 +35,5 @@ def test_a_key_that_nothing_reads_leaves_no_folder(tmp_path: Path) -> None:
         f"hydra.run.dir={run_dir}",
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr.startswith("error: system.max_num_seqs is not heeded with engine=openai")
+    assert done.stderr.startswith("error: system.max_num_seqs is not read by engine=openai")
     assert not (tmp_path / "new").exists()

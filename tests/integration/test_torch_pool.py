@@ -171,7 +171,7 @@ class Turns:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelSpec]:
     """One of them from a checkpoint, with weights that no seed of ours would draw there."""
-    from harness.engine.weights import save_checkpoint
+    from tests.checkpoints import save_checkpoint
 
     directory = tmp_path_factory.mktemp("checkpoint")
     save_checkpoint(replace(MODELS["wide"], seed=5), directory)

@@ -34,7 +34,7 @@ Found = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from harness.engine.weights import save_checkpoint
+    from tests.checkpoints import save_checkpoint
 
     directory = tmp_path_factory.mktemp("model")
     save_checkpoint(model_spec("tiny-llama"), directory)

@@ -17,12 +17,12 @@ from harness.clock import WallLoop
 from harness.configuration.config import settings
 from harness.configuration.options import plain
 from harness.drivers.vllm import VllmEngine
-from harness.engine.weights import save_checkpoint
 from harness.engine_api import Experiment
 from harness.placement import Demand
 from harness.records.device_events import summarise_events
 from harness.records.record import Recorder
 from systems.aqua.plugin.servers import SCHEDULER, AquaInVllm
+from tests.checkpoints import save_checkpoint
 from tests.integration.aqua_offline import prompt
 from tests.integration.test_vllm_aqua import BLOCK_BYTES, JOBS, REQUESTS, TIGHT, job, run_jobs
 from tests.running import ROOT, composed, hardware_profile, model_spec

@@ -127,7 +127,7 @@ def test_what_one_rank_lost_is_lost_on_all(monkeypatch: pytest.MonkeyPatch) -> N
 def test_two_ranks_tokens_are_stocks_until_a_lender_dies_and_after(tmp_path: Path) -> None:
     """Forced preemption at tensor_parallel_size=2. The second rank's lender is killed while KV lies
     there."""
-    from harness.engine.weights import save_checkpoint
+    from tests.checkpoints import save_checkpoint
 
     model = tmp_path / "checkpoint"
     save_checkpoint(model_spec("tiny-llama"), model)

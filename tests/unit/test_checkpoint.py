@@ -111,7 +111,7 @@ def test_a_key_that_the_engine_does_not_read_is_refused(
 ) -> None:
     config = composed("+system=vllm", f"engine={engine}")
     if refused:
-        with pytest.raises(UsageError, match=f"is not heeded with engine={engine}"):
+        with pytest.raises(UsageError, match=f"is not read by engine={engine}"):
             refuse_ignored(config.engine, config.system, [override])
     else:
         refuse_ignored(config.engine, config.system, [override])

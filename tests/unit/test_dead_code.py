@@ -1,7 +1,7 @@
 """No code that only tests run.
 
-Every function, class, method, property and module constant of harness/, systems/ and workloads/ is
-used by code that runs. A name at the top of a module is used through its module, a method wherever
+Every function, class, method, property and module constant of the four packages is used by code
+that runs; a figure of a paper is, as it is found by its name. A name at the top of a module is used through its module, a method wherever
 an attribute of its name is read. A string that is a name uses it, too. What a definition uses
 counts only if the definition is used itself.
 """
@@ -17,9 +17,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-JUDGED = ("harness", "systems", "workloads")
-BESIDE = ("plots", "docs", "tests/benchmarks")  # their uses count: users and the Makefile run them
-TEXTS = ("conf/**/*.yaml", "Makefile", "pyproject.toml")
+JUDGED = ("harness", "systems", "workloads", "plots")
+BESIDE = ("docs",)  # whose uses count: users run its examples
+TEXTS = ("conf/**/*.yaml", "plots/page/*.html", "Makefile", "pyproject.toml")
+FIGURES = {  # what describes one, which is then found by its name
+    "plots.figure:PaperFigure", "plots.figure:picture", "plots.figure:text",
+    "plots.aqua.bursts:burst", "plots.matrix.figures:map_of",
+}  # fmt: skip
 ALLOWED = {  # what a library calls
     "harness.compiled:Finder.find_spec": "importlib",
     "harness.drivers.connections:Connection.connection_made": "asyncio",
@@ -94,6 +98,11 @@ def named(text: str) -> Iterator[str]:
         yield f".{name}"
 
 
+def is_figure(made_by: Iterable[ast.expr], module: str, known: dict[str, str]) -> bool:
+    calls = [dotted(each.func) for each in made_by if isinstance(each, ast.Call)]
+    return any(known.get(name, f"{module}:{name}") in FIGURES for name in calls)
+
+
 def definitions(module: str, text: str, modules: Iterable[str]) -> Iterator[Definition]:
     tree = ast.parse(text)
     known, running = imported(tree, modules), list[ast.AST]()
@@ -103,6 +112,10 @@ def definitions(module: str, text: str, modules: Iterable[str]) -> Iterator[Defi
 
     for node in tree.body:
         match node:
+            case ast.FunctionDef(decorator_list=made_by) if is_figure(made_by, module, known):
+                running.append(node)
+            case ast.Assign(value=made) if is_figure([made], module, known):
+                running.append(node)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield define(node.name, [node])
             case ast.ClassDef():
@@ -173,3 +186,16 @@ def test_what_nothing_runs_is_found() -> None:
         ["harness.made_up"],
     )
     assert dead(found, set()) == {"harness.made_up:Kept.unread", "harness.made_up:helper"}
+
+
+def test_what_draws_a_figure_runs_and_its_neighbour_does_not() -> None:
+    source = (
+        "from plots.figure import PaperFigure, picture\n"
+        "@picture('a', table)\n"
+        "def drawn(): return table()\n"
+        "def table(): return 1\n"
+        "made = PaperFigure('b', table, drawn)\n"
+        "def left(): return table()\n"
+    )
+    found = definitions("plots.made_up", source, ["plots.made_up"])
+    assert dead(found, set()) == {"plots.made_up:left"}

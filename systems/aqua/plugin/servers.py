@@ -45,7 +45,7 @@ class AquaInVllm:
 
     Config: ClassVar = AquaConfig
     # The system's keys that reach the server, its coordinator or its lender.
-    heeded: ClassVar = (
+    reads: ClassVar = (
         "coordinator", "copies", "informer.every_iterations", "lender.idle_bytes", "max_num_seqs",
         "scheduler.batch_tokens", "swap_space", "variant", "variants.paper.scheduler",
     )  # fmt: skip

@@ -110,7 +110,7 @@ def test_keys_that_reach_neither_server_nor_lender_are_refused(key: str, refused
         refuse_ignored(whole.engine, whole.system, [key])
         return
     name = key.partition("=")[0]
-    with pytest.raises(UsageError, match=f"^{name} is not heeded with engine=vllm"):
+    with pytest.raises(UsageError, match=f"^{name} is not read by engine=vllm"):
         refuse_ignored(whole.engine, whole.system, [key])
 
 

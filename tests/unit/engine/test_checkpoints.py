@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from harness.engine.hf_config import check_config
-from harness.engine.weights import ENDS, HostWeights, save_checkpoint
+from harness.engine.weights import ENDS, HostWeights
 from harness.engine.work import BatchWork, Chunk
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
+from tests.checkpoints import save_checkpoint
 from tests.unit.engine.serving import SPEC, VARIANTS, loaded, runner_of, spec_like
 
 STEPS = 32
