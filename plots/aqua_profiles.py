@@ -4,7 +4,7 @@ As section 4.1: serves each LLM at several rates, searches its stable rate, and 
 through bursts of 2, 3 and 5 times this rate. All numbers are medians over five seeds, which no
 other experiment uses. Writes a file for each LLM,
 conf/system/aqua/profiles/ENGINE/MODEL-tpN-HARDWARE-WORKLOAD.json; ENGINE is the engine profile.
-Experiments take their rates from these files (`harness.configuration.resolvers`), and lenders take
+Experiments take their rates from these files (`${in_conf:…}`), and lenders take
 what they can lend (`system.lender.profile`). Complete runs are not repeated.
 """
 
@@ -21,7 +21,6 @@ from statistics import median
 import pandas as pd
 
 from harness.configuration.command_line import ends_in_order
-from harness.configuration.resolvers import MAKE, STABLE_RATES, profile_name
 from harness.errors import RunError
 from harness.experiments.batch import Making, run_all
 from harness.experiments.compose import CONF, ROOT, composed, conf
@@ -31,6 +30,7 @@ from harness.records.manifest import git_revision
 from harness.running import interrupts
 from harness.running.prepare import announce
 from plots.aqua import most_paged_bytes
+from plots.aqua.placement import PROFILES
 from plots.aqua.producers import plateau
 from plots.aqua.rates import EXPERIMENTS, constants, profiled, sampled
 from plots.runs import config, overrides
@@ -43,6 +43,7 @@ from systems.aqua.profiler.profile import (
 )
 from systems.aqua.profiler.stable_rate import RateSample, StableRate
 
+MAKE = "python -m plots.aqua_profiles"
 BASE = "eager_2024"  # the engine profile where none is asked for
 
 
@@ -109,7 +110,7 @@ def burst(served: str, stable_per_s: float, factor: float, engine: str, seed: in
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m plots.aqua_profiles", description=__doc__)
     there = "default: conf/system/aqua/profiles"
-    parser.add_argument("--out", type=Path, default=STABLE_RATES, metavar="DIR", help=there)
+    parser.add_argument("--out", type=Path, default=PROFILES, metavar="DIR", help=there)
     parser.add_argument(
         "--engine", default=BASE, metavar="PROFILE", help="engine profile (%(default)s)"
     )
@@ -131,11 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         target.parent.mkdir(exist_ok=True)
         write_profile(target, generator(path.stem))
     for found in profiles(points):
-        assert found.workload is not None
-        name = profile_name(found.model, found.shards, found.hardware, found.workload)
-        write_profile(out / f"{name}.json", found)
+        write_profile(out / f"{found.name}.json", found)
         announce(
-            f"{name}: {found.stable_rate_per_s:g} requests/s ({found.rule}), {found.role} of "
+            f"{found.name}: {found.stable_rate_per_s:g} requests/s ({found.rule}), {found.role} of "
             f"{found.memory_balance / 1e9:.1f} GB a GPU"
         )
     return 0

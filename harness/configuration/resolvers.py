@@ -5,10 +5,7 @@ the values and not a name alone.
                               FILE is relative to where the command was given
     ${engine_costs:NAME}      what a file of conf/engine/profile says that this generation of
                               engines adds to its device
-    ${stable_rate:MODEL,TP,HARDWARE,WORKLOAD,ENGINE}   the stable rate in the profile of that name,
-                              made with this engine profile
-    ${placement:NAME,ENGINE}    the pairs of consumers and lenders that AQUA's placer made of the
-                              profiles of this engine profile
+    ${in_conf:FILE,KEY}       the same of a JSON file below conf/, named without its ending
     ${seconds_for:REQUESTS,RATE_PER_S}          how long so many requests take to arrive
     ${of_profile:{NAME: VALUE, …}}              the value of the run's engine profile
 """
@@ -25,9 +22,6 @@ from harness.files import read_json
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 ENGINE_PROFILES = CONF / "engine" / "profile"
-STABLE_RATES = CONF / "system" / "aqua" / "profiles"
-PLACEMENTS = CONF / "system" / "aqua" / "placements"
-MAKE = "python -m plots.aqua_profiles"
 
 
 def in_file(path: str, key: str) -> Any:
@@ -38,6 +32,15 @@ def in_file(path: str, key: str) -> Any:
         raise UsageError(f"{path} has no {key}; keys: {', '.join(sorted(found)) or 'none'}")
     value = found[key]
     return OmegaConf.create(value) if isinstance(value, dict | list) else value
+
+
+def in_conf(name: str, key: str) -> Any:
+    """The value of `key` in conf/`name`.json. Raises UsageError where there is none."""
+    path = CONF / f"{name}.json"
+    if not path.is_file() or read_json(path).get(key) is None:
+        known = ", ".join(sorted(each.stem for each in path.parent.glob("*.json"))) or "none"
+        raise UsageError(f"no {key} of {name} is known; beside it: {known}; set what takes it")
+    return in_file(str(path), key)
 
 
 def engine_profiles() -> list[str]:
@@ -52,36 +55,6 @@ def engine_costs(name: str) -> DictConfig | None:
         raise UsageError(f"engine.profile={name} is unknown; valid: {', '.join(engine_profiles())}")
     found: Any = OmegaConf.load(ENGINE_PROFILES / f"{name}.yaml").costs
     return found if found is None else OmegaConf.create(found)
-
-
-def profile_name(model: str, tp: int, hardware: str, workload: str) -> str:
-    return f"{model}-tp{tp}-{hardware}-{workload}"
-
-
-def stable_rate(model: str, tp: int, hardware: str, workload: str, engine: str) -> float:
-    """The stable rate, in requests/s. Raises UsageError where no profile is of these, or has no
-    rate."""
-    name = f"{engine}/{profile_name(model, tp, hardware, workload)}"
-    path = STABLE_RATES / f"{name}.json"
-    rate = read_json(path).get("stable_rate_per_s") if path.is_file() else None
-    if not isinstance(rate, int | float):
-        paths = sorted(STABLE_RATES.glob(f"{engine}/*.json"))
-        known = ", ".join(f"{engine}/{each.stem}" for each in paths) or "none"
-        raise UsageError(
-            f"no stable rate of {name} is known; profiles: {known}; set "
-            f"workload.arrivals.rate_per_s, or profile it ({MAKE})"
-        )
-    return float(rate)
-
-
-def placement(name: str, engine: str) -> Any:
-    """Pairs as `system.pairs` has them. Raises UsageError where there is no such file."""
-    path = PLACEMENTS / engine / f"{name}.json"
-    if not path.is_file():
-        paths = sorted(PLACEMENTS.glob("*/*.json"))
-        known = ", ".join(f"{each.parent.name}/{each.stem}" for each in paths) or "none"
-        raise UsageError(f"no placement {engine}/{name} is known; placements: {known}")
-    return in_file(str(path), "pairs")
 
 
 def seconds_for(requests: float, rate_per_s: float) -> float:
@@ -101,5 +74,5 @@ def of_profile(values: DictConfig, *, _root_: DictConfig) -> Any:
     return values[profile]
 
 
-for _resolver in (in_file, engine_costs, stable_rate, placement, seconds_for, of_profile):
+for _resolver in (in_file, in_conf, engine_costs, seconds_for, of_profile):
     OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from harness.configuration.resolvers import STABLE_RATES
+from harness.experiments.compose import CONF
 from plots.aqua.prefix import PROMPT_TOKENS
 from plots.aqua.producers import plateau, producer
 from plots.aqua.rates import constants
@@ -42,6 +42,7 @@ PRINTED = {
     "musicgen": ("audio descriptions", "PyTorch", 1, "P"),
     "audiogen": ("audio descriptions", "PyTorch", 1, "P"),
 }
+PROFILES = CONF / "system" / "aqua" / "profiles"  # the profiler's files, by engine profile
 LLMS = {
     "Llama-3.1-70B, TP 2": "llama3.1-70b-tp2-h100x8-sharegpt",
     "Llama-3.1-8B": "llama3.1-8b-tp1-h100x8-sharegpt",
@@ -52,7 +53,7 @@ CONTEXTS = {"Yi-34B-200K": ("yi-34b-200k", PROMPT_TOKENS), "OPT-30B": ("opt-30b"
 
 def profiles(points: Points) -> dict[str, MemoryProfile]:
     """The files of the profiler that the experiments' rates are from, of the runs' engine."""
-    folder = STABLE_RATES / config(points[0].folder)["engine"]["profile"]
+    folder = PROFILES / config(points[0].folder)["engine"]["profile"]
     return {name: read_profile(folder / f"{file}.json") for name, file in LLMS.items()}
 
 

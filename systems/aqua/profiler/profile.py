@@ -48,6 +48,11 @@ class MemoryProfile:
     rule: str | None = None  # of the stable rate: SLA; steady queue if no rate meets the SLA
     made_by: dict[str, Any] = field(default_factory=dict)  # the command, its runs, the code
 
+    @property
+    def name(self) -> str:
+        """The name of an LLM's file, by which experiments ask for it."""
+        return f"{self.model}-tp{self.shards}-{self.hardware}-{self.workload}"
+
     def __post_init__(self) -> None:
         one_of(self.role, ROLES, "role")
         at_least(self, 1, "", "shards")

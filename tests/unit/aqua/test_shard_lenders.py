@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from harness.configuration import resolvers
 from harness.configuration.config import build
 from harness.configuration.config import settings as config_of
 from harness.configuration.options import plain
+from harness.configuration.resolvers import in_conf
 from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.placement import Elastic, Placement
@@ -226,8 +226,8 @@ def test_the_runs_pairs_are_what_the_placer_makes_of_the_profiles(
 
 
 def test_a_placement_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match="no placement eager_2024/nowhere is known; placements:"):
-        resolvers.placement("nowhere", "eager_2024")
+    with pytest.raises(UsageError, match="^no pairs of .*/nowhere is known; .*: end_to_end;"):
+        in_conf("system/aqua/placements/eager_2024/nowhere", "pairs")
 
 
 @pytest.mark.parametrize("path", sorted((PROFILES / "generators").glob("*.json")), ids=str)
@@ -249,7 +249,7 @@ def test_both_lenders_of_the_placer_lend_in_the_run(tmp_path: Path) -> None:
     assert out > 0
     rows = pq.read_table(run / "events.parquet").to_pylist()
     lent = {row["instance"]: json.loads(row["fields"]) for row in rows if row["kind"] == "lease"}
-    (pair,) = resolvers.placement("end_to_end", "eager_2024")
+    (pair,) = in_conf("system/aqua/placements/eager_2024/end_to_end", "pairs")
     assert list(lent) == ["sim-1", "sim-2"]  # the consumer is sim-0, its lenders stand behind it
     for event, lender in zip(lent.values(), pair["lenders"], strict=True):
         assert 0.99 * lender["free_bytes"] < event["bytes"] <= lender["free_bytes"]
