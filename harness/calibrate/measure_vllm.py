@@ -76,7 +76,8 @@ def serve(
     del scheduler["_target_"]
     recorder = Recorder([request for requests, _ in phases for request in requests])
     announce = partial(console.print, markup=False, highlight=False)
-    with running(engine, spec, hardware, recorder, scheduler, announce) as (cluster, loop):
+    started = running(engine, spec, hardware, recorder, scheduler=scheduler, announce=announce)
+    with started as (cluster, loop):
         resolved = engine.resolved()
         if set(resolved["devices"]) != {CPU}:
             raise UsageError(

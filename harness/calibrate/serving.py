@@ -8,13 +8,11 @@ Lengths are log-uniform and arrivals Poisson: no trace is touched.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import count
 from math import inf
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,12 +24,13 @@ from harness.cluster import Cluster
 from harness.configuration.config import build
 from harness.cost.hardware import Hardware
 from harness.device.instance import Instance
-from harness.engine_api import Engine, Experiment
+from harness.engine_api import Engine
 from harness.model_spec import ModelSpec
 from harness.placement import dedicated
 from harness.records.record import Recorder
 from harness.request import Batch, Request
 from harness.running.client import Client
+from harness.running.testbed import started
 from harness.system import System
 
 LOADS = (0.3, 0.6, 0.9)  # of the rate that a burst is completed at
@@ -80,27 +79,13 @@ class Iterations(NamedTuple):
     seconds: Floats  # from the end of the one before, where requests were waiting then
 
 
-@contextmanager
 def running(
-    engine: Engine,
-    spec: ModelSpec,
-    hardware: Hardware,
-    recorder: Recorder,
-    scheduler: Mapping[str, Any] | None = None,
-    announce: Callable[[str], None] = lambda line: None,
-    name: str = NAME,
-) -> Iterator[tuple[Cluster, Loop]]:
-    """`engine` with instances of `spec`, which requests call `name`. `scheduler`: of a server's
-    own."""
-    loop, models = engine.make_loop(), {name: spec}
-    with tempfile.TemporaryDirectory() as run_dir:
-        experiment = Experiment(
-            loop=loop, recorder=recorder, models=models, hardware=hardware,
-            run_dir=Path(run_dir), seed=0, placements=dedicated(models, hardware),
-            scheduler=scheduler or {}, announce=announce,
-        )  # fmt: skip
-        with engine.start(experiment) as cluster:
-            yield cluster, loop
+    engine: Engine, spec: ModelSpec, hardware: Hardware, recorder: Recorder, name: str = NAME,
+    **how: Any,
+) -> AbstractContextManager[tuple[Cluster, Loop]]:  # fmt: skip
+    """`engine` with instances of `spec`, which requests call `name`. `how`: as in `started`."""
+    models = {name: spec}
+    return started(engine, models, hardware, dedicated(models, hardware), recorder, **how)
 
 
 class Timed:

@@ -99,6 +99,24 @@ async def finish(instance: Any, requests: Sequence[Request]) -> None:
 
 
 @contextmanager
+def started(
+    engine: Engine, models: Mapping[str, ModelSpec], hardware: Hardware,
+    placements: Sequence[Placement], recorder: Recorder, **how: Any,
+) -> Iterator[tuple[Cluster, Loop]]:  # fmt: skip
+    """The cluster of `placements` and its clock, without a run. `how`: further fields of an
+    Experiment."""
+    how = {"seed": 0, "scheduler": {}, "announce": lambda line: None} | how
+    loop = engine.make_loop()
+    with TemporaryDirectory(prefix="testbed-") as folder:
+        experiment = Experiment(
+            loop=loop, recorder=recorder, models=models, hardware=hardware,
+            placements=placements, run_dir=Path(folder), **how,
+        )  # fmt: skip
+        with engine.start(experiment) as cluster:
+            yield cluster, loop
+
+
+@contextmanager
 def start(
     model: ModelSpec,
     hardware: Hardware,
@@ -121,13 +139,7 @@ def start(
         f"{num_instances} instances of {model.tp} devices do not fit on hardware="
         f"{hardware.name}, which has {hardware.num_devices}",
     )
-    loop, recorder = engine.make_loop(), Recorder([])
-    with TemporaryDirectory(prefix="testbed-") as folder:
-        experiment = Experiment(
-            loop=loop, recorder=recorder, models={model.name: model}, hardware=hardware,
-            placements=placements, run_dir=Path(folder), seed=seed, scheduler={},
-            announce=lambda line: None,
-        )  # fmt: skip
-        with engine.start(experiment) as cluster:
-            assert cluster.elastic is not None
-            yield Bed(loop, cluster.elastic, recorder, model, cluster)
+    models, recorder = {model.name: model}, Recorder([])
+    with started(engine, models, hardware, placements, recorder, seed=seed) as (cluster, loop):
+        assert cluster.elastic is not None
+        yield Bed(loop, cluster.elastic, recorder, model, cluster)

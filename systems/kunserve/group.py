@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from harness.elastic.device_layout import layer_weight_bytes
 from harness.model_spec import ModelSpec
 
 
@@ -37,22 +38,12 @@ def names(groups: Iterable[Group]) -> set[str]:
 
 
 def shard_bytes(model: ModelSpec, layers: range) -> int:
-    """Bytes of the weights of `layers` on one instance, all its devices together.
-
-    The embedding belongs to the first layer, the final norm and the head to the last. If head and
-    embedding are one matrix, an instance with both layers holds the matrix once.
-    """
-    if not layers:
-        return 0
-    ends = model.end_params(first=layers[0] == 0, last=layers[-1] == model.num_layers - 1)
-    return len(layers) * model.layer_bytes + ends * model.dtype_bytes
+    """Bytes of the weights of `layers` on one instance, all its devices together."""
+    return model.tp * sum(layer_weight_bytes(model, layer) for layer in layers)
 
 
 def dropped_bytes(model: ModelSpec, groups: Iterable[Group]) -> int:
-    """Bytes of a full copy of the model that members of `groups` do not hold, summed over members.
-
-    §4.1 counts (members - 1)·P for a group. This is the same, except that a group of two or more
-    holds a tied embedding twice.
-    """
+    """Bytes of a full copy of the model (P) that members of `groups` do not hold, summed over
+    members: (members - 1)·P for a group (§4.1)."""
     whole = shard_bytes(model, range(model.num_layers))
     return sum(whole - shard_bytes(model, stage.layers) for group in groups for stage in group)

@@ -7,12 +7,14 @@ killed comes back with every change that it had confirmed.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +22,7 @@ from pathlib import Path
 from harness.errors import RunError, UsageError
 from systems.aqua.coordinator.topology import Topology
 
+ROOT = Path(__file__).resolve().parents[3]
 HOST = "127.0.0.1"
 NEEDED = ("fastapi", "uvicorn")
 
@@ -74,25 +77,34 @@ class CoordinatorProcess:
 
     def _start(self) -> subprocess.Popen[str]:
         words = [
-            sys.executable, "-m", "systems.aqua.coordinator", "--topology", str(self._topology),
-            "--state", str(self._folder / "state"), "--port", str(self.port),
-            "--heartbeat-timeout-s", str(self._timeout_s), "--with-parent",
+            "systems.aqua.coordinator", "--topology", str(self._topology), "--state",
+            str(self._folder / "state"), "--port", str(self.port), "--heartbeat-timeout-s",
+            str(self._timeout_s),
         ]  # fmt: skip
-        errors = self._folder / "errors"
-        with errors.open("w") as stderr:
-            process = subprocess.Popen(
-                words, cwd=Path(__file__).parents[3], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True,
-            )  # fmt: skip
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        if not said:
-            process.wait()
-            _close(process)
-            why = errors.read_text().strip().splitlines() or ["it ended without a message"]
-            raise UsageError(f"no coordinator: {why[-1].removeprefix('error: ')}")
-        self.port = int(said.strip().rpartition(":")[2])
+        process, line = child("coordinator", words, self._folder / "errors")
+        self.port = int(line.rpartition(":")[2])
         return process
+
+
+def child(
+    name: str, words: Sequence[str], errors: Path, **environment: str
+) -> tuple[subprocess.Popen[str], str]:
+    """Starts `python -m WORDS`, which ends with this process. Returns it and its first line, which
+    says that it is ready. Raises UsageError, with its last words in `errors`, if it ends before."""
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words, "--with-parent"], cwd=ROOT,
+            env=os.environ | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=stderr, text=True, start_new_session=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    if not line:
+        process.wait()
+        _close(process)
+        why = errors.read_text().strip().splitlines() or ["it ended without a message"]
+        raise UsageError(f"no {name}: {why[-1].removeprefix('error: ')}")
+    return process, line
 
 
 def _close(process: subprocess.Popen[str]) -> None:

