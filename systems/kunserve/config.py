@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from harness.configuration.checks import at_least, positive, refuse, words
 from harness.elastic.instance import ElasticInstance
 from systems.kunserve.artifact import ArtifactConfig
+from systems.kunserve.exchange import ChunkConfig
 from systems.kunserve.monitor import MonitorConfig
 from systems.kunserve.plan import EXHAUSTIVE_LIMIT
 from systems.serving.iteration import Limits
@@ -18,25 +19,6 @@ VALID = {
     "restore": ("live", "drain", "never"),
     "plan": ("throughput", "memory", "exhaustive", "none"),
 }
-
-
-@dataclass(kw_only=True, slots=True)
-class ChunkConfig:
-    """Chunks of KV on a link (§4.2). Raises ValueError unless values are above 0."""
-
-    bytes: int | None  # of a message of one device; null: what fits between two activations
-    link_bytes_per_s: float
-    link_latency_s: float
-    batch: int  # requests of the micro-batch whose interval is profiled
-    context_tokens: int  # of each of these requests
-
-    def __post_init__(self) -> None:
-        if not self.link_bytes_per_s > 0:
-            raise ValueError(
-                f"system.chunks.link_bytes_per_s={self.link_bytes_per_s} must be above 0: without "
-                "a link (hardware.nic_bytes_per_s) members exchange no KV"
-            )
-        positive(self, "system.chunks", "batch", "context_tokens")
 
 
 @dataclass(kw_only=True, slots=True)

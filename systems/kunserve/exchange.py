@@ -12,8 +12,32 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from harness.cluster import Cluster
+from harness.configuration.checks import positive
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.pipeline import remote_attention_bytes
+from harness.model_spec import ModelSpec
 from systems.kunserve.group import Group, Stage
 from systems.kunserve.moves import Move
+
+
+@dataclass(kw_only=True, slots=True)
+class ChunkConfig:
+    """Chunks of KV on a link (§4.2). Raises ValueError unless values are above 0."""
+
+    bytes: int | None  # of a message of one device; null: what fits between two activations
+    link_bytes_per_s: float
+    link_latency_s: float
+    batch: int  # requests of the micro-batch whose interval is profiled
+    context_tokens: int  # of each of these requests
+
+    def __post_init__(self) -> None:
+        if not self.link_bytes_per_s > 0:
+            raise ValueError(
+                f"system.chunks.link_bytes_per_s={self.link_bytes_per_s} must be above 0: without "
+                "a link (hardware.nic_bytes_per_s) members exchange no KV"
+            )
+        positive(self, "system.chunks", "batch", "context_tokens")
 
 
 @dataclass(slots=True, frozen=True)
@@ -68,6 +92,32 @@ def chunk_bytes(
     """
     room_s = interval_s - link.seconds(activation_bytes) - link.latency_s
     return max(1, int(room_s * link.bytes_per_s // slot_bytes)) * slot_bytes
+
+
+def step_s(chunks: ChunkConfig, model: ModelSpec, cluster: Cluster) -> float:
+    """A decode step of the profiled micro-batch through all layers."""
+    context_tokens = chunks.batch * chunks.context_tokens
+    return cluster.profile.decode_step_s(model, chunks.batch, context_tokens)
+
+
+def hop_s(chunks: ChunkConfig, model: ModelSpec) -> float:
+    """The time of its activations on the link to the next stage."""
+    activation_bytes = chunks.batch * model.hidden_size * model.dtype_bytes
+    return chunks.link_latency_s + activation_bytes / chunks.link_bytes_per_s
+
+
+def message_bytes(chunks: ChunkConfig, instance: ElasticInstance, cluster: Cluster) -> int:
+    """Bytes of KV of a message of one device: as configured, or what fits between two activations.
+    Raises ValueError as `check_chunk`."""
+    page, model = instance.page_bytes, instance.model
+    if chunks.bytes is not None:
+        check_chunk(chunks.bytes, page, instance.kv.num_pages * page // 2)
+        return chunks.bytes
+    link = LinkProfile(chunks.link_bytes_per_s, chunks.link_latency_s)
+    # Each layer sends for its attention.
+    interval_s = step_s(chunks, model, cluster) / model.num_layers
+    there = remote_attention_bytes(model).there * chunks.batch // model.tp
+    return chunk_bytes(interval_s, there, link, page)
 
 
 def check_chunk(configured_bytes: int, slot_bytes: int, exchange_bytes: int) -> None:
