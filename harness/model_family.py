@@ -140,5 +140,5 @@ LLAMA_TYPES = ("llama", "mistral", "qwen2")
 
 
 def family_of(name: str | None) -> Family:
-    """Of `ModelSpec.family`."""
+    """The family of `ModelSpec.family`."""
     return LLAMA if name is None else FAMILIES[name]

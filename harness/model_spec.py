@@ -23,7 +23,7 @@ COUNTS = (
 
 
 def check_name(name: str) -> None:
-    """UsageError for a model's name that cannot be a folder below another's."""
+    """Raises UsageError for a name that cannot be a folder below another's."""
     fits = 1 <= len(name.encode(errors="replace")) <= MAX_NAME_BYTES and name.isprintable()
     require(fits, f"name={name} must be printable and of 1 to {MAX_NAME_BYTES} bytes")
     inside = not name.startswith("/") and all(part.strip(".") for part in name.split("/"))
@@ -128,7 +128,7 @@ class ModelSpec:
 
     @property
     def token_layer_params(self) -> int:
-        """Those that one token is multiplied by: of the experts, the ones that it is sent to."""
+        """The weights that one token is multiplied by: of experts, those that it is sent to."""
         idle = (self.num_experts or 0) - (self.num_experts_per_token or 0)
         return self.layer_params - idle * 3 * self.hidden_size * self.intermediate_size
 
@@ -142,7 +142,7 @@ class ModelSpec:
         return _params(self)[1]
 
     def layer_range(self, layers: range) -> range:
-        """`layers`; UsageError where it is empty or not of this model."""
+        """Returns `layers`. Raises UsageError if it is empty or not of this model."""
         require(
             0 <= layers.start < layers.stop <= self.num_layers and layers.step == 1,
             f"layers [{layers.start}, {layers.stop}) are out of range: model {self.name} has "
@@ -191,7 +191,7 @@ def end_parts(spec: ModelSpec, *, first: bool = True, last: bool = True) -> Part
 
 
 def shapes(spec: ModelSpec, named: Parts) -> Shapes:
-    """Of our tensors, whose parts lie one behind the other in their first dimension."""
+    """Shapes of our tensors; their parts lie one behind the other in the first dimension."""
     found = {}
     for name, parts in named.items():
         each = [part_shape(spec, part) for part in parts]

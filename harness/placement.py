@@ -25,10 +25,10 @@ class Profile(Protocol):
     ssd_bytes_per_s: float  # from its node's SSDs to one device
 
     def prefill_s(self, model: ModelSpec, prompt_tokens: int) -> float:
-        """One prompt, by itself."""
+        """The time of one prompt by itself."""
 
     def decode_step_s(self, model: ModelSpec, num_requests: int, context_tokens: int) -> float:
-        """One iteration of `num_requests` that attend to `context_tokens` in all."""
+        """The time of an iteration of `num_requests` that attend to `context_tokens` in all."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -32,7 +32,7 @@ class Prompt:
         return Prompt(text, np.array(ids, np.int32), np.array(ends, np.int32))
 
     def first(self, num_tokens: int) -> Prompt:
-        """Cut to its first `num_tokens` (≥ 1); itself where it has no more."""
+        """The prompt cut to its first `num_tokens` (≥ 1)."""
         if num_tokens >= len(self.ids):
             return self
         end = int(self.ends[num_tokens - 1])

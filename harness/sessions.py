@@ -28,7 +28,7 @@ class Sessions:
     waits_for: list[tuple[int, ...]] | None = None
 
     def earlier(self) -> list[tuple[int, ...]]:
-        """For each row all the rows that must have ended before it."""
+        """The rows that must have ended before each row."""
         before = previous_rows(self.session).tolist()
         waits = self.waits_for or [()] * len(before)
         return [(b, *rows) if b >= 0 else rows for b, rows in zip(before, waits, strict=True)]
@@ -54,7 +54,7 @@ class Sessions:
         return keep, Sessions(self.session[keep], self.think_s[keep], waits if any(waits) else None)
 
     def new_tokens(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
-        """Of each prompt the tokens behind what was said before."""
+        """The tokens of each prompt behind what was said before."""
         before = previous_rows(self.session)
         said = (prompt_tokens + output_tokens)[before]
         return np.where(before < 0, prompt_tokens, prompt_tokens - said)

@@ -87,7 +87,7 @@ def page(template: Path, **values: object) -> str:
 
 
 def writable_file(path: Path, option: str) -> None:
-    """UsageError where no file can be written at `path`, which `option` gave."""
+    """Raises UsageError where no file can be written at `path`, which `option` gave."""
     with refusing(path, option), tempfile.TemporaryFile(dir=path.parent):
         folder = path.is_dir()
     if folder:
@@ -95,7 +95,7 @@ def writable_file(path: Path, option: str) -> None:
 
 
 def writable_folder(path: Path, option: str) -> None:
-    """UsageError where no file can be written in `path`, which is made with its parents."""
+    """Raises UsageError where no file can be written in `path`, once it is made."""
     with refusing(path, option):
         there = next(each for each in (path, *path.absolute().parents) if each.exists())
         with tempfile.TemporaryFile(dir=there):
@@ -104,7 +104,7 @@ def writable_folder(path: Path, option: str) -> None:
 
 @contextmanager
 def refusing(path: Path, option: str) -> Iterator[None]:
-    """UsageError where the block cannot write to `path`, which `option` gave."""
+    """Raises UsageError where the block cannot write to `path`, which `option` gave."""
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: no name of a file

@@ -142,7 +142,7 @@ def invalid(rows: pd.DataFrame) -> str:
 
 
 def figure_table(path: Path) -> pd.DataFrame:
-    """Not to be changed: claims of one figure share it."""
+    """The figure's table, which its claims share: nobody changes it."""
     try:
         return _table(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -42,7 +42,7 @@ Value = dict[int, float]  # by seed
 
 
 class Beyond(float):
-    """At least this much: the end was not found."""
+    """A lower bound: the end was not found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Found:
 
 
 def evaluate(expression: Mapping[str, Any], table: pd.DataFrame) -> Found:
-    """At least one value. Raises UsageError for an expression that says what there is not."""
+    """Finds one value or more. Raises UsageError for an expression of what is not there."""
     check(expression)
     found = _evaluate(expression, table)
     if not found.values:
@@ -227,7 +227,7 @@ def ratio_of_means(
 
 
 def _area(curve: pd.Series) -> float:
-    """Under `curve`, by its index; of one point its value."""
+    """The area under `curve`, by its index; of one point its value."""
     if len(curve) == 1:
         return float(curve.iloc[0])
     return float(np.trapezoid(curve.to_numpy(), curve.index.to_numpy(float)))
@@ -270,7 +270,7 @@ def _ratio(parts: Sequence[Found]) -> Found:
 
 
 def most(parts: Sequence[Found]) -> Found:
-    """That with the highest mean over seeds. Beyond where one of them is."""
+    """The part with the highest mean over seeds. It is Beyond where one part is."""
     found = _extreme(parts, max)
     if not any(isinstance(value, Beyond) for part in parts for value in part.values.values()):
         return found

@@ -120,7 +120,7 @@ def _judge(claim: Claim, ours: Ours, published: Sequence[float], min_seeds: int)
 
 
 def bounds(claim: Claim, published: Sequence[float]) -> tuple[float, float]:
-    """Between which the whole interval must lie. `published`: a value, or both ends of a range."""
+    """The ends of where the whole interval must lie. `published`: a value, or a range's ends."""
     low, high = (end + sign * _slack(claim, end) for end, sign in _signed(published))
     if claim.relation == "at_least":
         return low, math.inf
@@ -150,7 +150,7 @@ def _half_digit(published: float, whole: float) -> float:
 
 
 def effect_share(claim: Claim, ours: float, published: Sequence[float]) -> float | None:
-    """Ours over the published effect; of a range that one value stands for, over its middle. None
+    """Our effect over the published one, of a range that one value stands for its middle. None
     where the claim compares nothing, or says that there is no effect."""
     if claim.effect is None:
         return None

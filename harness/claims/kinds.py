@@ -17,7 +17,7 @@ CPU_PROFILES = "local"  # how hardware profiles of a CPU are called, to begin wi
 
 
 def kind(rows: pd.DataFrame, about: Mapping[str, Any]) -> str:
-    """Of the value that is computed from `rows`. Rows of no run say in `inputs` whose numbers they
+    """The kind of the value of `rows`. Rows of no run say in `inputs` whose numbers they
     are made of ("paper", "ours"), that they are drawn at random ("drawn"), or were measured on this
     CPU when the figure was drawn ("measured"). `about`: the provenance, narrowed to the rows."""
     if not has_runs(rows):
@@ -61,7 +61,7 @@ def seldom(claim: Claim, rows: pd.DataFrame) -> str:
 
 
 def _ran(claim: Claim, rows: pd.DataFrame) -> dict[str, list[bool]]:
-    """By system, in which seeds its mechanism ran."""
+    """In which seeds each system's mechanism ran."""
     if claim.at_rest or "mechanism" not in rows:
         return {}
     found: dict[str, dict[int, bool]] = {}

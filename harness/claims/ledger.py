@@ -93,7 +93,7 @@ class Claim:
 
     @property
     def expressions(self) -> list[Any]:
-        """That give our value, or both of them."""
+        """The expressions that give our value, or both of them."""
         return [] if self.value is None else _listed(self.value)
 
 

@@ -49,7 +49,7 @@ class Change:
 
 
 def registered(claim: Claim) -> dict[str, Any]:
-    """Its fields that a verdict depends on, those that are not the default."""
+    """The claim's fields that a verdict depends on and that are not the default."""
     fields = {name: getattr(claim, name) for name in REGISTERED}
     return {name: value for name, value in fields.items() if value not in (None, False, 0.0)}
 

@@ -14,7 +14,7 @@ ALL_REDUCE_LATENCY_GROWTH = 0.25  # of the two-GPU latency, per GPU beyond two
 
 
 def peer_bytes_per_s(hardware: Hardware) -> float:
-    """Between two devices of a node, one direction: NVLink, or PCIe where there is none."""
+    """One direction between two devices of a node: NVLink, or PCIe where there is none."""
     return hardware.nvlink_bytes_per_s or hardware.pcie_bytes_per_s
 
 

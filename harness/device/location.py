@@ -1,6 +1,6 @@
 """Places that hold weights and KV: a GPU's HBM, a node's DRAM, a node's SSD.
 
-Only names. How far apart two places are is the network's to know.
+A location is a name. The network knows how far apart two are.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Victim(Protocol):
-    """Most need nothing of `expect` and `release`."""
+    """What a fault strikes. Most victims need nothing of `expect` and `release`."""
 
     name: str
 

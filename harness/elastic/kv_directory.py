@@ -106,7 +106,7 @@ class KvDirectory:
     # Gates, while KV moves
 
     def gated(self, request: Request) -> bool:
-        """Its KV is about to be elsewhere: a batch with it would wait."""
+        """Whether the request's KV is about to be elsewhere: a batch with it would wait."""
         return request.request_id in self._gates
 
     async def close_gates(self, request_ids: Iterable[int]) -> Event:

@@ -49,7 +49,7 @@ class LayerwiseExecutor(Protocol):
         """Has the activations that rest at `source` go to `target`, ahead of the next run."""
 
     def end(self) -> None:
-        """Nothing of the batch is needed any more."""
+        """Ends the batch: nothing of it is needed any more."""
 
 
 def _check_next(executed: int, instance: ElasticInstance, layers: range) -> None:
@@ -199,5 +199,5 @@ class LayerPass:
                     self._recorder.completed(request)
 
     def end(self) -> None:
-        """Nothing of it is needed any more."""
+        """Ends the batch: nothing of it is needed any more."""
         self._executor.end()

@@ -98,7 +98,7 @@ class PageTables:
         return merged(found)
 
     def extend(self, pages: Sequence[range]) -> None:
-        """More ids may be used."""
+        """Takes further ids."""
         more = {page for ids in pages for page in ids} - self._pages
         self._pages |= more
         used = {page for mine in self.ids.values() for ids in mine.values() for page in ids}

@@ -25,7 +25,7 @@ class Agent(Protocol):
         """The answer. RunError: it failed, or gave none in time. tcp.Refused: as it raised."""
 
     def tell(self, method: str, *arguments: Any) -> None:
-        """Without an answer."""
+        """Asks for no answer."""
 
 
 class AgentsLauncher:
@@ -46,7 +46,7 @@ class AgentsLauncher:
         return {}
 
     def start(self, launch: Launch, node: int) -> tuple[Process, socket.socket]:
-        """Its log is on a file system that all nodes share."""
+        """The worker's log is on a file system that all nodes share."""
         runs, agent = launch.name in self._nodes, self.agents[node]
         self._nodes[launch.name] = node
         launch = launch._replace(log_path=launch.log_path.resolve())

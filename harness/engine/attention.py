@@ -207,7 +207,7 @@ class DecodeAttention:
         return keys[: self._num_rows], values[: self._num_rows]
 
     def _copy(self, cached: torch.Tensor) -> torch.Tensor:
-        """Those of all rows; of those that no token is in yet, zeros."""
+        """Copies all rows; a row without a token yet is zeros."""
         assert self._copied is not None
         copy = cached.new_empty((len(self._copied), *cached.shape[1:]))
         torch.index_select(cached, 0, self._copied[: self._num_rows], out=copy[: self._num_rows])

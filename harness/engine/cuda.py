@@ -78,7 +78,7 @@ def release_cached(device: torch.device) -> None:
 
 
 def bytes_left(device: torch.device, fraction: float, num_workers: int) -> int | None:
-    """Of `fraction` of a GPU's memory: this worker's part, where `num_workers` share the visible
+    """This worker's part of `fraction` of a GPU's memory, where `num_workers` share the visible
     GPUs, less what it has allocated there. None: no GPU."""
     if not on_gpu(device):
         return None

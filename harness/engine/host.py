@@ -120,7 +120,7 @@ def start(
 
 
 def environment(num_threads: int) -> dict[str, str]:
-    """Ours, with this checkout importable and the thread pools sized.
+    """Our environment, with this checkout importable and the thread pools sized.
 
     OpenMP threads that spin while they wait are a few percent faster on an idle machine and
     10 to 40 times slower on a busy one, where each barrier waits for a preempted spinner. oneDNN

@@ -44,7 +44,7 @@ MakeLinear = Callable[[torch.Tensor, torch.Tensor | None], Linear]  # of a weigh
 
 
 class Kernels(Protocol):
-    """Of one model on one device."""
+    """The kernels of one model on one device."""
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class Kernels(Protocol):
         block."""
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        """Of a weight [out, in] that has its values; it may be packed to a copy."""
+        """The product with a weight [out, in], which may be packed to a copy."""
 
     def norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """RMSNorm over the last dimension."""

@@ -51,7 +51,7 @@ class LayerLoads:
         self.from_peers: dict[str, OnMessage] = {"layer": self._on_layer, "loaded": self._on_loaded}
 
     def forget(self, layers: Iterable[int]) -> None:
-        """Their bytes are about to go."""
+        """The bytes of `layers` are about to go."""
         with self._lock:
             self._here.difference_update(layers)
 
@@ -122,7 +122,7 @@ class LayerLoads:
         return True
 
     def _wake(self, load: _Load) -> None:
-        """It is stopped."""
+        """Wakes a load that is stopped."""
         with self._lock:
             waits = load in self._waiting
             if waits:

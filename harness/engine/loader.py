@@ -84,7 +84,7 @@ class WeightsLoader:
         finish(self._buffer.device)
 
     def move(self, num_bytes: int, from_bytes: int, to_bytes: int) -> None:
-        """Towards the buffer's start, within it. The two places may overlap, hence the parts."""
+        """Moves bytes towards the buffer's start, in parts, since the two places may overlap."""
         part = from_bytes - to_bytes
         assert part > 0, (from_bytes, to_bytes)
         for done in range(0, num_bytes, part):

@@ -95,7 +95,7 @@ class TransformerDecoder:
 
 
 def layer_norm(epsilon: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Of hidden states [tokens, size] and of weight and bias, one behind the other."""
+    """A norm of hidden states [tokens, size] by weight and bias, one behind the other."""
 
     def norm(hidden: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
         weight, bias = parameters.chunk(2)

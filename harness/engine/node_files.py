@@ -39,7 +39,7 @@ class OpenFile:
 
 
 def number_of(file: NodeFile) -> int:
-    """For what maps a file into its memory, which must be of its own host."""
+    """The number of a file of this host, by which it is mapped into memory."""
     assert isinstance(file, OpenFile)
     return file.number
 
@@ -101,8 +101,8 @@ def serve(sock: socket.socket, files: Mapping[str, int]) -> None:
 
 
 def files_of(numbers: Mapping[str, int], far: Mapping[str, list[str]]) -> dict[str, NodeFile]:
-    """Those that a worker was given: open ones by name, and by the number of a socket to another
-    host the names of that host's."""
+    """The files that a worker was given: open ones by name, and by the number of a socket to
+    another host the names of that host's."""
     files: dict[str, NodeFile] = {name: OpenFile(number) for name, number in numbers.items()}
     for number, names in far.items():
         host = FarHost(socket.socket(fileno=int(number)))

@@ -29,7 +29,7 @@ from harness.pooled.plan import MemoryPlan, PoolConfig, plan_memory
 
 
 class TorchPool:
-    """Started by its constructor, ended with `workers`."""
+    """A pool that its constructor starts; it ends with `workers`."""
 
     def __init__(self, workers: Workers, config: TorchConfig, experiment: Experiment) -> None:
         self._workers, self._config, self._experiment = workers, config, experiment

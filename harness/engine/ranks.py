@@ -51,13 +51,13 @@ class SummedLinear:
 
 
 def sum_products(layers: Iterable[Layer]) -> None:
-    """From now on these need all ranks at a time."""
+    """Has `layers` sum their products over the ranks, which all compute at a time then."""
     for layer in layers:
         layer.o, layer.mlp = SummedLinear(layer.o), _summed(layer.mlp)
 
 
 def _summed(part: Mlp) -> Mlp:
-    """Of an MLP without a bias behind its sum."""
+    """The sum of an MLP that has no bias behind it."""
 
     def mlp(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         out = part(x, torch.zeros_like(residual))

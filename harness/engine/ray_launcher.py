@@ -29,8 +29,8 @@ OF_A_CLUSTER = "hardware.nodes names nodes of a Ray cluster: give engine.cluster
 def ray_launcher(
     stack: ExitStack, num_nodes: int, addresses: Sequence[str] | None = None
 ) -> AgentsLauncher:
-    """With an agent on each of `num_nodes` nodes of the cluster at RAY_ADDRESS, or of the one that
-    runs on this host; UsageError where there is none, or too small a one. `addresses`: of these
+    """A launcher with an agent on each of `num_nodes` nodes of the cluster at RAY_ADDRESS, or on
+    this host; UsageError where there is none, or too small a one. `addresses`: of these
     nodes; None: those with the most CPUs. Ends with `stack`."""
     ray = _connected(stack)
     token = secrets.token_bytes(tcp.TOKEN_BYTES)

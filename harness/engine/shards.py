@@ -28,7 +28,7 @@ def rank_spec(spec: ModelSpec) -> ModelSpec:
 
 
 class ShardedWeights(HostWeights):
-    """Those of one rank. All of a layer is read for it, and the rest forgotten."""
+    """The weights of one rank. A whole layer is read for them, and the rest forgotten."""
 
     def __init__(self, spec: ModelSpec, rank: int) -> None:
         super().__init__(spec)

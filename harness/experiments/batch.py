@@ -202,12 +202,12 @@ def composed_runs(names: Sequence[str], pool: Executor, making: Making) -> dict[
 
 
 def wanted(runs: Sequence[list[str]], only: Sequence[Only]) -> list[list[str]]:
-    """Those of an experiment's runs that one of its figures has: `only` of each."""
+    """The runs of an experiment that one of its figures has: `only` of each."""
     return [run for run in runs if any(among(by_key(run), each) for each in only)]
 
 
 def _of_first_seeds(runs: Runs, count: int | None) -> Runs:
-    """Those of an experiment that have one of its first `count` seeds, which a sweep names or an
+    """The runs of an experiment with one of its first `count` seeds, which a sweep names or an
     option of a group sets; None: all."""
     if count is None:
         return runs

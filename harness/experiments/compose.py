@@ -68,7 +68,7 @@ def composed(words: Sequence[str]) -> Composed:
 
 
 def groups(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Those of `overrides` that choose an option of a group."""
+    """The words of `overrides` that choose an option of a group."""
     return tuple(word for word in overrides if _is_group(word))
 
 

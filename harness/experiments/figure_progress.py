@@ -54,14 +54,14 @@ class RunsProgress:
             self._bar.stop()
 
     def more(self, experiment: str, num_runs: int, beside: int = 1) -> None:
-        """So many are to be made besides, `beside` of them at a time."""
+        """Adds runs that are to be made, `beside` of them at a time."""
         self._num_runs += num_runs
         more_s = num_runs * self._expected_s(experiment) / beside
         total_s = (self._bar.tasks[0].total or 0) + more_s
         self._bar.update(self._task, total=total_s, description=self._count())
 
     def done(self, experiment: str, beside: int = 1) -> None:
-        """One has ended, whatever came of it."""
+        """Counts a run that has ended, whatever came of it."""
         self._num_done += 1
         self._bar.advance(self._task, self._expected_s(experiment) / beside)
         self._bar.update(self._task, description=self._count())

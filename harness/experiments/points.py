@@ -86,7 +86,7 @@ def among(overrides: Mapping[str, str], only: Only) -> bool:
 
 @contextmanager
 def unwarned() -> Iterator[None]:
-    """No warnings from the runs within: a figure says itself what was synthetic."""
+    """Silences warnings of the runs within: a figure says itself what was synthetic."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -48,7 +48,7 @@ CAPACITY_ROUNDS = 12  # of max_num_seqs requests
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One row."""
+    """A row of the table."""
 
     model: str  # of the zoo
     gpu: str
@@ -90,7 +90,7 @@ class Load:
         }
 
     def hardware(self) -> Hardware:
-        """`num_gpus` of the GPU in nodes as wide as its own."""
+        """A profile of `num_gpus` GPUs, in nodes as wide as the GPU's own."""
         return replace(zoo.device(self.gpu), num_devices=self.num_gpus)
 
 
@@ -130,7 +130,7 @@ def replay(points: Path, out: Path, profile: str = PROFILE) -> pd.DataFrame:
 
 
 def engine_config(profile: str, **values: Any) -> SimConfig:
-    """engine=sim with that profile and `values` of its configuration."""
+    """The configuration of engine=sim with that profile and `values`."""
     node = zoo.node("engine/sim.yaml", profile=profile, **values)
     config: SimConfig = settings(node, SimEngine, "engine")
     return config

@@ -72,7 +72,7 @@ def replay_run(run: Run, profile: str, published: Path | None) -> pd.DataFrame:
 
 
 def curves(run: Run, replayed: pd.DataFrame, published: Path | None) -> pd.DataFrame:
-    """Per second: `running` and `waiting` as vLLM counted them, and simulated. Simulated requests
+    """`running` and `waiting` per second, as vLLM counted them and simulated. Simulated requests
     run from their first token, as no log says when a prompt is first scheduled."""
     path = folder(published, "llmservingsim") / f"bench_{run.name}_timeseries.csv"
     table = read_table(path, [], ["t", "running", "waiting"])

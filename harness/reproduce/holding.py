@@ -82,7 +82,7 @@ def _rows_held(made: Path) -> tuple[int, int]:
 
 
 def _seeds(name: str, folder: Path | None = None) -> Any:
-    """Of the runs of a figure; None: nothing is committed."""
+    """The seeds of a figure's runs; None: nothing is committed."""
     path = (folder or published(name)) / f"{name}.json"
     return read_json(path)["seeds"] if path.is_file() else None
 

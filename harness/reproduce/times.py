@@ -96,7 +96,7 @@ def expected(names: Sequence[str], tier: str, jobs: int, times: Times) -> Expect
 
 
 def _searched(figure: Any, num_runs: int) -> dict[str, float]:
-    """By experiment, how many of a figure's runs are no points of its sweep; each search has as
+    """How many runs of a figure are no points of its sweep, by experiment; each search has as
     many."""
     swept = sum(len(wanted(sweep(each)[1], [figure.only])) for each in figure.experiments)
     found: Mapping[str, Any] = figure.searches

@@ -86,7 +86,7 @@ def fit_context(schedule: Schedule, models: Mapping[str, ModelSpec], fit_context
 def _shortened(
     schedule: Schedule, sessions: Sessions, over: npt.NDArray[np.bool_], positions: int
 ) -> Schedule:
-    """Without the turns that are `over` and all that these begin."""
+    """The schedule without the turns that are `over` and all that these begin."""
     keep, left = sessions.without(over)
     if not len(keep):
         raise UsageError(f"no session's first turn fits the model's {positions} positions")

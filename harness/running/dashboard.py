@@ -42,7 +42,7 @@ class Seen:
 
 
 def instances(cluster: Cluster) -> Iterator[Seen]:
-    """Whatever kind of instance the cluster has."""
+    """All instances of the cluster, of any kind."""
     for each in cluster.instances:
         yield Seen(each.name, each.model.name, "", _used(each.kv.free_blocks, each.kv.num_blocks))
     for pooled in cluster.pool:
@@ -118,7 +118,7 @@ class Window:
 
 
 class Dashboard:
-    """Shown on `console`, a terminal, while entered."""
+    """A view that `console`, a terminal, shows while it is entered."""
 
     def __init__(self, title: str, recorder: Recorder, cluster: Cluster, console: Console) -> None:
         self._title, self._recorder, self._cluster = title, recorder, cluster

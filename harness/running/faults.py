@@ -57,7 +57,7 @@ class Fault:
 
     @property
     def planned(self) -> str:
-        """In words."""
+        """The fault in words."""
         after = f"after {self.after_requests} requests"
         return f"{self.whom} {after if self.at_s is None else f'at {self.at_s:g} s'}{self._how()}"
 

@@ -70,7 +70,7 @@ class SimEngine:
         yield experiment.cluster(instances=instances, pool=pool, profile=profile, victims=victims)
 
     def _instance(self, name: str, placement: Placement, experiment: Experiment) -> SimInstance:
-        """One that serves its model for good."""
+        """An instance that serves its model for good."""
         model, hardware = spec_of(placement, experiment.models), experiment.hardware
         blocks = self._kv_blocks(model, hardware, placement.memory_share)
         blocks += placement.gained_bytes // (self._config.block_tokens * model.kv_bytes_per_token)

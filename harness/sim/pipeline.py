@@ -218,7 +218,7 @@ class Lent(NamedTuple):
 def lent_attention(
     staged: StagedBatch, position: int, cost: CostModel
 ) -> dict[int, dict[ElasticInstance, Lent]]:
-    """By page group of a stage, and by holder. `cost`: of the stage."""
+    """The attention that others compute, by page group and by holder. `cost`: of the stage."""
     batch, num_layers = staged.batch, len(staged.stages[position][1])
     asked: dict[int, dict[ElasticInstance, Lent]] = {}
     for holder, requests in staged.remote[position].items():

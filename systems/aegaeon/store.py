@@ -66,7 +66,7 @@ def open_store(config: StoreConfig) -> Store:
 
 
 def open_empty_store(config: StoreConfig) -> Store:
-    """Like `open_store`. Raises ValueError if an earlier run has left entries in the store."""
+    """Opens a store. Raises ValueError if an earlier run has left entries in it."""
     store = open_store(config)
     left = len(store.items())
     if not left:

@@ -104,8 +104,8 @@ class Aegaeon:
             instance.on_kv_lost = partial(self._kv_lost, instance)
 
     def _scalers(self, pool: Sequence[PooledInstance]) -> tuple[list[Scaler], list[Scaler]]:
-        """Of the instances that prefill and of those that decode: two partitions (§4.1). In a
-        unified schedule (Fig. 6 (a) and (b)) every instance does both."""
+        """The scalers of the prefill and of the decode partition (§4.1). In a unified
+        schedule (Fig. 6 (a) and (b)) every instance does both."""
         config, once = self._config, self._variant.prefetch_once
         if self._unified and config.num_prefill is not None:
             raise ValueError(

@@ -48,7 +48,7 @@ class Borrowing(NamedTuple):
 def borrowings(
     consumers: Sequence[ElasticInstance], lenders: Sequence[ElasticInstance]
 ) -> list[list[Borrowing]]:
-    """For each lender who borrows of it. A lone consumer borrows of a whole lender, which acts as
+    """Who borrows of each lender. A lone consumer borrows of a whole lender, which acts as
     one device, or one shard of each of several. Of several consumers each borrows of as many of the
     lender's devices as it has itself, the first ones first."""
     if len(consumers) == 1:

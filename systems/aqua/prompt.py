@@ -54,7 +54,7 @@ class Prompt:
 
     @property
     def final_tokens(self) -> int:
-        """Computed tokens at its end. The KV of the last token is never computed."""
+        """The computed tokens at its end. The KV of the last token is never computed."""
         return self.known_tokens + self.remaining_tokens - 1
 
 

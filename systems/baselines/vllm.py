@@ -135,7 +135,7 @@ class VllmSystem:
             backend.submit(request)
 
     def _chosen(self, request: Request) -> Backend | None:
-        """By `system.router`, among those that are not lost; None: all are."""
+        """The choice of `system.router` among those that are not lost; None: all are."""
         if self._router != "round_robin":
             replicas = [each for each in self._routed[request.model] if not each.lost]
             return replicas[self._routed_to(request, replicas)] if replicas else None

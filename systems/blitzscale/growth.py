@@ -87,7 +87,7 @@ def changes(
 
 
 def revived(members: Sequence[Slot], role: Role, count: int) -> list[Slot]:
-    """Up to `count` instances that can serve as `role` at once, without a load.
+    """The instances, at most `count`, that can serve as `role` at once, without a load.
 
     Draining prefills need a decode for their KV. So if deaths leave no decode, a draining prefill
     may become one.
@@ -102,8 +102,8 @@ def revived(members: Sequence[Slot], role: Role, count: int) -> list[Slot]:
 
 
 def least_busy(members: Sequence[Slot], role: Role, count: int) -> list[Slot]:
-    """Up to `count` serving instances to shut down or mutate: those with the fewest tokens, which
-    drain first."""
+    """The serving instances, at most `count`, to shut down or mutate: those with the fewest tokens,
+    which drain first."""
     serving = [m for m in members if m.state is State.SERVING and m.role is role]
     return sorted(serving, key=lambda m: (m.tokens, m.name))[:count]
 

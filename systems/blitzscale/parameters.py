@@ -36,7 +36,7 @@ class Plane:
     loop: Loop
 
     def size_bytes(self, model: str) -> int:
-        """Of all parameters of an instance."""
+        """Bytes of all parameters of an instance."""
         spec = self.fleets[model].model
         return spec.tp * weight_bytes(spec)
 

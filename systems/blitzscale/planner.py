@@ -222,7 +222,7 @@ def nearest_spares(
 def spread_spares(
     fabric: Fabric, spares: Sequence[tuple[int, ...]], count: int
 ) -> list[tuple[int, ...]]:
-    """Up to `count` of `spares`, each on the host that has the most left, wherever copies are."""
+    """Takes `count` of `spares`, each on the host that has the most left, wherever copies are."""
     left, taken = sorted(spares), list[tuple[int, ...]]()
     while left and len(taken) < count:
         nodes = [fabric.devices[spare[0]].node for spare in left]

@@ -228,7 +228,7 @@ class ArtifactPolicy:
 
 
 def _moved(count: int, least: int, most: int) -> int:
-    """Up: at once to the middle of `least` and `most`. Down: by one."""
+    """Moves up at once, to the middle of `least` and `most`, and down by one."""
     if least > count:
         return (least + most + 1) // 2
     return count - 1 if most < count else count

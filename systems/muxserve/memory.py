@@ -42,7 +42,7 @@ class Budget:
         return self.free_bytes(specs[:-1], width) >= last and self.kv_bytes(specs, width) >= kv
 
     def kv_bytes(self, specs: Sequence[ModelSpec], width: int) -> float:
-        """Left for the KV of all of `specs` together."""
+        """Bytes that are left for the KV of all of `specs` together."""
         weights = sum(spec.weight_bytes for spec in specs)
         activations = len(specs) * self._config.activation_bytes
         return self._config.usable_share * self._memory_bytes * width - weights - activations

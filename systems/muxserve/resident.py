@@ -44,7 +44,7 @@ class Resident:
         return kv.blocks_for(self.waiting[0].known_tokens) <= kv.free_blocks
 
     def prefill(self) -> Batch:
-        """Whole prompts, FCFS, while seats, blocks and the token budget last. A prompt that is
+        """A batch of whole prompts, FCFS, while seats, blocks and tokens last. A prompt that is
         longer than the budget is a batch of its own."""
         batch, kv = Batch(), self.instance.kv
         while self.admissible:

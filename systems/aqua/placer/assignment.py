@@ -27,7 +27,7 @@ GB = 1e9  # unit of the program's unknowns, so that they are near 1
 
 
 class ModelType(NamedTuple):
-    """Equal models."""
+    """Models that are equal."""
 
     name: str
     memory_bytes: int  # R_m of each shard: above 0 to lend, below 0 needed
@@ -41,7 +41,7 @@ class ModelType(NamedTuple):
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Servers:
-    """Equal servers. Raises ValueError if a value is below 1."""
+    """Servers that are equal. Raises ValueError if a value is below 1."""
 
     num_servers: int  # S
     gpus_per_server: int  # G
@@ -76,7 +76,7 @@ def counted(models: Sequence[ModelType]) -> tuple[list[ModelType], list[int]]:
 def objective_bytes(
     counts: Sequence[Sequence[int]], types: Sequence[ModelType], servers: Servers
 ) -> float:
-    """Eq. 6 of an assignment. counts: as in `Assignment`."""
+    """The value of eq. 6 for an assignment. counts: as in `Assignment`."""
     grid = np.array(counts, dtype=object)  # integers without end
     memory = grid @ [each.shards * each.memory_bytes for each in types]  # eq. 4
     balance = grid @ [each.shards * each.sign for each in types]  # eq. 5
