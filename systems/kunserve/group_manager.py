@@ -16,7 +16,7 @@ from harness.clock import Event, Loop, Task
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.pipeline import Pipeline
-from harness.errors import InstanceLost
+from harness.errors import InstanceLost, RunError
 from harness.request import Request
 from systems.kunserve.group import Group, Stage, members, names
 from systems.kunserve.group_kv import GroupKv, in_pieces
@@ -116,6 +116,14 @@ class GroupManager:
     async def reform(self, servers: Sequence[Server], groups: Sequence[Group]) -> None:
         """Has `groups` take the place of `servers`, which have the same members."""
         await self.form(groups, *await self.take_down(servers))
+
+    async def recover(self, dead: str) -> None:
+        """Forms the groups of a dead instance again, without it (§4.3). Raises RunError if no
+        instance is left."""
+        if all(instance.lost is not None for instance in self.by_name.values()):
+            raise RunError("all instances are lost: no instance is left to serve")
+        involved = self.overlapping({dead})
+        await self.reform(involved, [s.group for s in involved if s in self.servers])
 
     async def form(
         self, groups: Sequence[Group], running: list[Request], waiting: list[Request]

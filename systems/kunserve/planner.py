@@ -9,22 +9,13 @@ from collections.abc import Sequence
 
 from harness.cluster import Cluster
 from harness.elastic.instance import ElasticInstance
-from harness.errors import RunError
+from systems.kunserve import plan as plans
 from systems.kunserve.config import KunServeConfig
 from systems.kunserve.dispatcher import redistribute
 from systems.kunserve.exchange import hop_s, step_s
 from systems.kunserve.group import Group, alone, members
 from systems.kunserve.group_manager import GroupManager, whole_bytes
 from systems.kunserve.merge import merge
-from systems.kunserve.plan import (
-    Plan,
-    exhaustive,
-    fixed_groups,
-    in_parts,
-    memory_greedy,
-    profiled_throughput,
-    throughput_greedy,
-)
 from systems.kunserve.restore import restore
 from systems.kunserve.server import Server
 
@@ -39,7 +30,7 @@ class Planner:
         sizes = config.groups or []
         if config.variant == "artifact":
             sizes = [config.artifact.group_size] * (len(instances) // config.artifact.group_size)
-        self._parts = in_parts([each.name for each in instances], sizes)
+        self._parts = plans.in_parts([each.name for each in instances], sizes)
         self._standby = list(instances[len(instances) - config.standby :])
 
     async def begin(self) -> None:
@@ -83,20 +74,20 @@ class Planner:
             for request in held:
                 manager.dispatch(request)
 
-    def _plan(self, groups: Sequence[Group], required_bytes: int) -> Plan:
+    def _plan(self, groups: Sequence[Group], required_bytes: int) -> plans.Plan:
         config, model, most = self._config, self._model, self._config.max_group_size
         if config.plan == "none":
-            return Plan(tuple(groups), 0, 0)
+            return plans.Plan(tuple(groups), 0, 0)
         if self._parts:
-            return fixed_groups(groups, self._parts, model)
+            return plans.fixed_groups(groups, self._parts, model)
         if config.plan == "memory":
             kv_bytes = whole_bytes(self._serving())
-            return memory_greedy(groups, required_bytes, model, kv_bytes, most)
+            return plans.memory_greedy(groups, required_bytes, model, kv_bytes, most)
         if config.plan == "exhaustive":
             each_s = step_s(config.chunks, model, self._cluster)
-            throughput = profiled_throughput(each_s, hop_s(config.chunks, model))
-            return exhaustive(groups, required_bytes, model, throughput, most)
-        return throughput_greedy(groups, required_bytes, model, most)
+            throughput = plans.profiled_throughput(each_s, hop_s(config.chunks, model))
+            return plans.exhaustive(groups, required_bytes, model, throughput, most)
+        return plans.throughput_greedy(groups, required_bytes, model, most)
 
     async def _merge(self, group: Group) -> None:
         """Forms `group`, together with servers that still share a member with it."""
@@ -134,10 +125,7 @@ class Planner:
         """The layers of the dead instance are loaded elsewhere, and its requests are computed
         again (§4.3, fault tolerance)."""
         manager, start_s = self._manager, self._manager.loop.now
-        if all(instance.lost is not None for instance in manager.cluster.instances):
-            raise RunError("all instances are lost: no instance is left to serve")
-        involved = manager.overlapping({dead})
-        await manager.reform(involved, [s.group for s in involved if s in manager.servers])
+        await manager.recover(dead)
         if not self._serving():
             await self._start_standby(1)
         manager.cluster.note("recover", dead, start_s)

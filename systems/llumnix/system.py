@@ -15,7 +15,6 @@ from harness.cluster import Cluster
 from harness.configuration.checks import positive, words
 from harness.cost.hardware import Hardware
 from harness.elastic.instance import ElasticInstance
-from harness.errors import RunError
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, dedicated
 from harness.request import Request
@@ -105,21 +104,13 @@ class Llumnix:
         while True:
             await self._loop.sleep(self._config.poll_s)
             while self._lost:
-                await self._recover(self._lost.pop())
+                await self._manager.recover(self._lost.pop())
             for server in self._manager.servers:
                 server.wake(idle=True)
                 if self._moves_queued:
                     self._migrate_queued(server)
             if self._moves_running:
                 self._migrations.begin(self._manager.servers)
-
-    async def _recover(self, dead: str) -> None:
-        """Has the other instances compute the requests of a dead one again."""
-        involved = self._manager.overlapping({dead})
-        groups = [server.group for server in involved if server in self._manager.servers]
-        await self._manager.reform(involved, groups)
-        if not self._manager.servers:
-            raise RunError("all instances are lost: no instance is left to serve")
 
     def _migrate_queued(self, source: Server) -> None:
         others = {s.name: s for s in self._manager.servers if s is not source}
