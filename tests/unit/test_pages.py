@@ -15,9 +15,13 @@ OTHERS = re.compile(  # files of projects that are compared with, and those of a
 )
 
 
-def kept() -> list[str]:
+def kept(root: Path = ROOT) -> list[str]:
+    """The files of a checkout, or of an archive, which lists them and has no history."""
+    if not (root / ".git").exists():
+        lines = (root / "SHA256SUMS").read_text().splitlines()
+        return [line.split(maxsplit=1)[1] for line in lines]
     listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True
     )
     return listed.stdout.split()
 
@@ -49,7 +53,13 @@ def test_a_file_that_is_not_there_is_found() -> None:
 def test_pages_name_files_that_are_there() -> None:
     files = kept()
     found = {page: absent((ROOT / page).read_text(), files) for page in pages()}
+    assert found
     assert {page: names for page, names in found.items() if names} == {}
+
+
+def test_an_archive_without_history_lists_its_files(tmp_path: Path) -> None:
+    (tmp_path / "SHA256SUMS").write_text("0a  docs/a.md\n0b  b.py\n")
+    assert kept(tmp_path) == ["docs/a.md", "b.py"]
 
 
 NOT_RUN = "### What the public workflow does not run"
@@ -99,3 +109,15 @@ def test_a_command_that_is_neither_run_nor_listed_is_found() -> None:
     )
     assert commands(page)[:2] == ["make a", "make c X=1"]
     assert unlisted(page, ["make a", "make d"]) == ({"python -m e"}, {"make f"})
+
+
+def test_the_appendix_has_the_heads_of_ctunings_template() -> None:
+    _, _, appendix = (ROOT / "docs/artifact.md").read_text().partition("## Artifact check-list")
+    assert re.findall(r"^\*\*(.+?)\.\*\*", appendix, re.MULTILINE) == [
+        "Abstract",
+        *(f"Description: {each}" for each in (
+            "how to access", "hardware dependencies", "software dependencies", "data sets", "models"
+        )),
+        "Installation", "Experiment workflow", "Evaluation and expected results",
+        "Experiment customization", "Notes", "Methodology",
+    ]  # fmt: skip

@@ -258,9 +258,23 @@ def test_a_profile_of_hardware_has_the_live_figures_and_a_folder_of_its_own(
     assert main(["--world", "torch", "--tier", "smoke"]) == 2
 
 
+def test_each_figure_of_the_pages_table_and_each_live_example_has_a_claim() -> None:
+    page = (ROOT / "docs/artifact.md").read_text()
+    table = page.partition("### From a claim")[2].partition("###")[0]
+    found = re.findall(r"FIGURE=(?:'([^']+)'|(\w+))", table)
+    named = " ".join(map(" ".join, found)).split()
+    assert {"aegaeon_fig1[123]", "blitzscale_fig20", "aegaeon_fig07", "matrix_*"} <= set(named)
+    for word in set(named) - {"matrix_*"}:
+        names, claims, _ = asked([word], "full")
+        assert set(names) == {claim.figure for claim in claims if claim.value is not None}
+    papers = re.findall(r"^make reproduce PAPER=(\w+) (?:WORLD|HARDWARE)=", page, re.M)
+    assert len(papers) == 2
+    assert all(live_versions(*asked([paper], "full")[:2], "sim")[1] for paper in papers)
+
+
 def test_the_documented_profile_has_the_devices_of_every_live_figure() -> None:
     page = (ROOT / "docs/artifact.md").read_text()
-    (profile,) = re.findall("^make reproduce PAPER=kunserve HARDWARE=([a-z0-9]+)", page, re.M)
+    (profile,) = re.findall(r"^make reproduce PAPER=\w+ HARDWARE=(\w+)", page, re.M)
     names, _ = live_versions(*asked([], "full")[:2], "sim")
     assert {"aegaeon_fig10", "kunserve_fig15_live"} <= set(names)
     check_hardware(names, profile)
