@@ -49,7 +49,8 @@ Panels = list[Axes]  # of a figure, row by row
 Table = Callable[[Points], pd.DataFrame]
 Draw = Callable[[Panels, pd.DataFrame], str]
 Words = Sequence[Sequence[str]]
-Quick = bool | Literal["rows"] | Only
+Quick = bool | Literal["rows"]
+Coarse = tuple[Quick, Only]
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ class PaperFigure:
     """A figure or a table of a paper. `searches`: of experiments whose curves' ends are searched
     (`harness.experiments.capacity_search`). `only`: of experiments that have more
     runs for other figures those that the table has. `quick`: whether `reproduce` makes it in its
-    quick tier; not, where one seed takes long or tells nothing. "rows": it does, and a row with a
-    seed rests on runs of this seed alone, so that one seed's rows tell. Or the runs that this tier
-    makes: a coarser grid, on which the claims of the figure come to the same."""
+    quick tier of a paper; not, where one seed takes long or tells nothing. "rows": it does, and a
+    row with a seed rests on runs of this seed alone, so that one seed's rows tell. `grid`: the runs
+    that this tier makes, if not all, on which the figure's claims come to the same."""
 
     name: str
     table: Table
@@ -67,22 +68,27 @@ class PaperFigure:
     experiments: tuple[str, ...] = ()
     searches: Mapping[str, Search] = field(default_factory=dict)
     quick: Quick = True
+    grid: Only = field(default_factory=dict)
     only: Only = field(default_factory=dict)
 
     def runs(self, tier: str) -> Only:
         """Those of its experiments that `reproduce` makes in `tier`."""
-        coarse = self.quick if tier == "quick" and isinstance(self.quick, Mapping) else {}
-        return {**self.only, **coarse}
+        return {**self.only, **(self.grid if tier == "quick" else {})}
+
+
+def _both(quick: Quick | Coarse) -> Coarse:
+    return quick if isinstance(quick, tuple) else (quick, {})
 
 
 def picture(
     name: str, table: Table, experiments: tuple[str, ...] = (), *,
     searches: Mapping[str, Search] | None = None, shape: tuple[int, int] = (1, 1),
-    size: tuple[float, float], legend: int = 0, quick: Quick = True,
+    size: tuple[float, float], legend: int = 0, quick: Quick | Coarse = True,
     only: Only | None = None,
 ) -> Callable[[Draw], PaperFigure]:  # fmt: skip
     """Describes a figure by what draws `table`'s rows into panels, and says the caption. `shape`:
-    rows and columns of panels; `size`: inches; `legend`: columns of the one above all, 0: none."""
+    rows and columns of panels; `size`: inches; `legend`: columns of the one above all, 0: none;
+    `quick`: PaperFigure's, and its `grid`."""
 
     def described(draw: Draw) -> PaperFigure:
         def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
@@ -92,7 +98,9 @@ def picture(
                 legend_above(made, made.axes, legend)
             return made, said
 
-        return PaperFigure(name, table, plot, experiments, searches or {}, quick, only or {})
+        return PaperFigure(
+            name, table, plot, experiments, searches or {}, *_both(quick), only or {}
+        )
 
     return described
 
@@ -100,7 +108,7 @@ def picture(
 def text(
     name: str, table: Table, experiments: tuple[str, ...] = (), *,
     searches: Mapping[str, Search] | None = None, head: Sequence[str], title: str = "",
-    quick: Quick = True,
+    quick: Quick | Coarse = True,
 ) -> Callable[[Callable[[pd.DataFrame], tuple[Words, str]]], PaperFigure]:  # fmt: skip
     """Describes a table of words by what makes of rows its cells below `head`, and the caption."""
 
@@ -109,7 +117,7 @@ def text(
             cells, said = words(rows)
             return text_table(cells, head, title), said
 
-        return PaperFigure(name, table, plot, experiments, searches or {}, quick)
+        return PaperFigure(name, table, plot, experiments, searches or {}, *_both(quick))
 
     return described
 

@@ -24,6 +24,7 @@ TIERS = ("smoke", "quick", "full")
 WORLDS = ("sim", "torch", "vllm")
 SMOKE_RUN, SMOKE_FIGURE = "demo", "aegaeon_fig16"
 GPU = "experiment/aegaeon/machine@_global_=gpu"  # models and memory of Aegaeon's live figures there
+ON_VLLM = "`python -m harness +experiment=aqua_vllm_burst` is the live comparison on vLLM's engine"
 
 
 def asked(words: Sequence[str], tier: str) -> tuple[list[str], list[Claim], dict[str, int]]:
@@ -80,8 +81,9 @@ def live_versions(
     if not found:
         valid = ", ".join(f"{name} ({', '.join(of)})" for name, of in engines.items() if of)
         on = "a real engine" if world == "sim" else world
+        also = f"; {ON_VLLM}" if world == "vllm" else ""
         what = ", ".join(names) if len(names) < 4 else f"none of {len(names)} figures"
-        raise UsageError(f"{what}: no version on {on}; figures that have one: {valid}")
+        raise UsageError(f"{what}: no version on {on}; figures that have one: {valid}{also}")
     beside = [name for name in found if name not in names]
     more = asked(beside, "full")[1] if beside else []
     return found, [*(claim for claim in claims if claim.figure in found), *more]

@@ -6,8 +6,9 @@ seed, which judges no claim: rows and values are held against the committed ones
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -54,19 +55,20 @@ def figure_held(name: str, out: Path, *, of_one_seed: bool) -> Row:
     no other seed."""
     of = described(name)
     fewer = of_one_seed and bool(of.experiments) and _seeds(name, out) != _seeds(name)
+    coarse = fewer and bool(of.grid)
     if fewer and of.quick != "rows":
-        coarse = isinstance(of.quick, Mapping)
         why = "a coarser grid" if coarse else "its rows rest on several"
         return Row("figure", name, UNTOLD, f"{FEW}, and {why}: its claims are compared")
     paths = [folder / f"{name}.csv" for folder in (out, published(name))]
     few = ""
     if fewer:
         num_held, num_rows = _rows_held(paths[0])
-        few = f"; {num_held:,} of {num_rows:,} rows, of {FEW}"
+        grid = " on a coarser grid" if coarse else ""
+        few = f"; {num_held:,} of {num_rows:,} rows{grid}, of {FEW}"
         if not num_held:
             why = f"{FEW}, and no row says which: its claims are compared"
             return Row("figure", name, UNTOLD, why)
-    differs = difference(*paths, of_one_seed=fewer)
+    differs = difference(*paths, of_one_seed=fewer, coarse=coarse)
     if not differs:
         return Row("figure", name, SAME, few.removeprefix("; "))
     if has_live_runs(name):
@@ -181,9 +183,11 @@ def of_the_same_seeds(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
             yield Row("claim", name, DIFFERENT, "; ".join([told, *cause]))
 
 
-def difference(made: Path, committed: Path, *, of_one_seed: bool = False) -> str:
+def difference(
+    made: Path, committed: Path, *, of_one_seed: bool = False, coarse: bool = False
+) -> str:
     """How two CSVs of one figure differ, in a few words; empty: they do not. `of_one_seed`: in rows
-    with the seeds of `made`.
+    with the seeds of `made`. `coarse`: `made` has some rows of `committed`.
 
     Which runs a row is of is not compared: configurations and schedules have other hashes after a
     change of code that changes no number.
@@ -196,6 +200,9 @@ def difference(made: Path, committed: Path, *, of_one_seed: bool = False) -> str
         new, old = (table[table["seed"].isin(new["seed"].dropna())] for table in (new, old))
     if list(new.columns) != list(old.columns):
         return f"columns {', '.join(sorted(set(new.columns) ^ set(old.columns)))}"
+    if coarse:
+        other = len(_words(new) - _words(old))
+        return f"{other} rows that are not among the committed ones" if other else ""
     if len(new) != len(old):
         return f"{len(new)} rows, {len(old)} committed"
     found = {name: _column(new[name], old[name]) for name in new.columns}
@@ -205,6 +212,14 @@ def difference(made: Path, committed: Path, *, of_one_seed: bool = False) -> str
     value, name = worst[0]
     more = f" and {len(worst) - 1} other columns" if len(worst) > 1 else ""
     return f"{name}{more}, " + (f"by up to {value:.1%}" if np.isfinite(value) else "in words")
+
+
+def _words(table: pd.DataFrame) -> set[tuple[str, ...]]:
+    """Its rows, numbers to six digits."""
+    return {
+        tuple(f"{each:.6g}" if isinstance(each, Real) else str(each) for each in row)
+        for row in table.itertuples(index=False, name=None)
+    }
 
 
 def _column(new: pd.Series, old: pd.Series) -> float:

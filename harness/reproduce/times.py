@@ -3,7 +3,7 @@
 results/runs/times.json has, of each experiment that was made here, the wall seconds and the bytes
 of one run (means) and how many runs each tier made; of each figure the seconds of drawing it.
 Before the first time on a machine, the seconds are those that FIGURE.json tells of the machine that
-the committed table was made on, with DRAWING_S for drawing, and the bytes are not known.
+the committed table was made on, with DRAWING_S for drawing, and a run has RUN_BYTES.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.experiments.batch import wanted
 from harness.experiments.compose import ROOT, sweep
-from harness.experiments.figure_progress import run_s, told_run_s
+from harness.experiments.figure_progress import RUN_BYTES, run_s, told_run_s
 from harness.experiments.figures import described, published
 from harness.experiments.points import Only, load_points
 from harness.files import make_folder, read_json, write_json
@@ -29,26 +29,22 @@ Times = dict[str, dict[str, Any]]  # {"experiments": {name: …}, "figures": {na
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """`num_bytes`: of experiments that were made here; None: of none of them."""
-
     num_runs: int = 0
     num_live: int = 0
     seconds: float = 0.0
-    num_bytes: float | None = None
+    num_bytes: float = 0.0
     num_first: int = 0  # experiments that were never made here
 
     def told(self, num_figures: int, jobs: int, free_bytes: int) -> str:
         by = "by the last times on this machine"
         if self.num_first:
-            by = f"{self.num_first} experiments by the times of the machine of the committed tables"
-        least = "at least " if self.num_first else ""
-        disk = f"{least}{(self.num_bytes or 0) / 1e9:.2g} GB"
-        if self.num_bytes is None:
-            disk = "disk not known yet, out"
+            by = f"{self.num_first} experiments by the times of the committed tables' machine "
+            by += f"and an estimate of {RUN_BYTES / 1e6:g} MB a run"
         return (
             f"{num_figures} figures of {self.num_runs:,} runs ({self.num_live} live): "
-            f"about {max(1, ceil(self.seconds / 60))} minutes on {jobs} cores and {disk} "
-            f"of {free_bytes / 1e9:.0f} GB free; {by}. Complete runs are not repeated."
+            f"about {max(1, ceil(self.seconds / 60))} minutes on {jobs} cores and "
+            f"{self.num_bytes / 1e9:.2g} GB of {free_bytes / 1e9:.0f} GB free; {by}. "
+            "Complete runs are not repeated."
         )
 
 
@@ -73,8 +69,7 @@ def expected(names: Sequence[str], tier: str, jobs: int, times: Times) -> Expect
             searched[each] = max(searched.get(each, 0.0), num_more)
     committed_s = told_run_s(paths.values())
     num_runs = num_live = num_first = 0
-    seconds = sum(times["figures"].get(name, DRAWING_S) for name in names)
-    bytes_of: list[float] = []
+    num_bytes, seconds = 0.0, sum(times["figures"].get(name, DRAWING_S) for name in names)
     for name, num_seeds in experiments.items():
         engine, runs = sweep(name)
         runs = wanted(runs, only[name])
@@ -90,9 +85,8 @@ def expected(names: Sequence[str], tier: str, jobs: int, times: Times) -> Expect
         num_live += count if engine != "sim" else 0
         seconds += count * one_s / (jobs if engine == "sim" else 1)
         num_first += here is None
-        if here:
-            bytes_of.append(count * here["run_bytes"])
-    return Expected(num_runs, num_live, seconds, sum(bytes_of) if bytes_of else None, num_first)
+        num_bytes += count * (here["run_bytes"] if here else RUN_BYTES)
+    return Expected(num_runs, num_live, seconds, num_bytes, num_first)
 
 
 def _searched(figure: Any, num_runs: int) -> dict[str, float]:

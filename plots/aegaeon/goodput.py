@@ -161,6 +161,12 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
 }
 COLOURS = dict(zip(SECTIONS, (PALETTE[1], PALETTE[5], PALETTE[2], PALETTE[0]), strict=True))
+QUICK = {
+    "experiment/aegaeon/system@_global_": (
+        "aegaeon", "aegaeon_unified", "serverlessllm", "serverlessllm_alone",
+        "serverlessllm_artifact",
+    )
+}  # fmt: skip
 PANELS = {1.0: "SLO of section 7.1", 0.5: "0.5 x SLO", 0.3: "0.3 x SLO", 0.2: "0.2 x SLO"}
 
 
@@ -184,7 +190,7 @@ def ends(runs: pd.DataFrame) -> pd.DataFrame:
 
 @picture(
     "aegaeon_factors", by_factor, EXPERIMENTS, shape=(1, 4), size=(11, 6.6),
-    searches=SEARCHED, quick=False,
+    searches=SEARCHED, quick=(False, QUICK),
 )  # fmt: skip
 def factors(axes: Panels, rows: pd.DataFrame) -> str:
     for panel, mine, factor in facets(axes, rows, factor=PANELS):

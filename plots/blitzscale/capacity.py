@@ -15,7 +15,9 @@ from harness.experiments.compose import composed
 from plots.blitzscale.latency import COLOCATED
 from plots.blitzscale.runs import (
     MEASURES,
+    SYSTEM,
     SYSTEMS,
+    WORKLOAD,
     WORKLOADS,
     Run,
     end_s,
@@ -101,6 +103,10 @@ SHOWN = {
 }
 LOADS = tuple(f"blitzscale_load_{workload}" for workload in WORKLOADS)
 LIMITS = tuple(f"blitzscale_capacity_{workload}" for workload in EVALUATED)
+OF_AZURE_CODE = {  # runs of the quick tier: a workload, and the ends of the search of its capacity
+    WORKLOAD: ("azure_code",), SYSTEM: BOTH,
+    RATE: ("0.375", "1.125", "1.5", "1.0", "2.0", "2.25", "2.5"),
+}  # fmt: skip
 
 
 def by_load(points: Points) -> pd.DataFrame:
@@ -145,7 +151,7 @@ def _of_run(run: Run) -> Iterator[dict[str, Any]]:
 
 @picture(
     "blitzscale_load", by_load, ("blitzscale_fig17", *LOADS, *LIMITS), searches=CAPACITY,
-    shape=(3, 4), size=(13, 8), legend=2,
+    shape=(3, 4), size=(13, 8), legend=2, quick=("rows", OF_AZURE_CODE),
 )  # fmt: skip
 def load(axes: Panels, rows: pd.DataFrame) -> str:
     """Figs. 17 and 18 by load, which is the rate over the capacity by requests. Dashed: half of it,
@@ -173,6 +179,10 @@ FLEETS = {  # fixed fleets beside the system that scales, by the workload of the
     "burstgpt_7b": COLOCATED,
 }
 SERVED = {"requests on time": "%", "mean TTFT": "seconds", "GPUs held": "GPUs"}
+OF_7B = {
+    WORKLOAD: ("burstgpt_7b",),
+    RATE: ("12.25", "36.75", "49.0", "32.0", "50.0", "52.0", "54.0"),
+}
 
 
 def beside_fleets(points: Points) -> pd.DataFrame:
@@ -193,7 +203,7 @@ def beside_fleets(points: Points) -> pd.DataFrame:
     ("blitzscale_fig17", "blitzscale_fig18", "blitzscale_load_azure_conv",
      "blitzscale_load_distserve", "blitzscale_capacity_azure_conv", "blitzscale_fig24",
      "blitzscale_load_burstgpt_7b", "blitzscale_capacity_burstgpt_7b"),
-    searches=CAPACITY, shape=(2, 3), size=(10, 6), legend=3,
+    searches=CAPACITY, shape=(2, 3), size=(10, 6), legend=3, quick=("rows", OF_7B),
 )  # fmt: skip
 def load_fleets(axes: Panels, rows: pd.DataFrame) -> str:
     """Figs. 18 and 24 by load: BlitzScale beside fixed fleets on all GPUs and on half. The load is
@@ -218,7 +228,9 @@ def load_fleets(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def _half_marked(panel: Axes, limits: pd.DataFrame) -> None:
-    """Marks half of the capacity by requests, and by tokens."""
+    """Marks half of the capacity by requests, and by tokens, where it was searched."""
+    if limits.empty:
+        return
     by = limits.set_index("share").capacity
     panel.axvline(HALF, color="0.4", lw=0.8, ls="--")
     panel.axvline(HALF * by.token / by.request, color="0.4", lw=0.8, ls=":")

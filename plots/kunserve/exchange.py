@@ -112,7 +112,7 @@ def by_network(points: Points) -> pd.DataFrame:
 @picture(
     "kunserve_fig14", by_network,
     ("kunserve_fig14", "kunserve_fig14_chunks", "kunserve_fig14_modest"), shape=(2, 3),
-    size=(12.5, 6.2), legend=6, quick={"system.chunks.bytes": (str(WHOLE_BYTES),)},
+    size=(12.5, 6.2), legend=6, quick=(True, {"system.chunks.bytes": (str(WHOLE_BYTES),)}),
 )  # fmt: skip
 def fig14(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 14: live and blocking exchange of KV over networks of 25 to 200 Gbps a GPU. On the

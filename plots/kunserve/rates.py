@@ -127,7 +127,7 @@ def on_datasets(points: Points) -> pd.DataFrame:
 @picture(
     "kunserve_fig10", on_datasets, (*OF_DATASETS, *AT_33_GB), shape=(5, 3), size=(7, 8.6),
     legend=3, only={POINT: POINTS_OF_FIG10, SYSTEM: SYSTEMS},
-    quick={SYSTEM: ("kunserve", *OTHERS)},
+    quick=(True, {SYSTEM: ("kunserve", *OTHERS)}),
 )  # fmt: skip
 def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 10: end to end, 14B: latencies by demand, violations of the SLO, on three datasets."""

@@ -43,6 +43,7 @@ PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
 COLOURS = {6.3: PALETTE[6], 9.4: PALETTE[3], 16.5: PALETTE[5], 33.0: "0.15"}
 AGAINST = ("kunserve_control", "llumnix_replication", "llumnix_pipeline")
 SHOWN = ("kunserve", "kunserve_control", "llumnix_replication")
+COARSE = ("gb6_busy", "gb9_busy", "gb9_rows", "gb33", "gb33_busy")  # places of the quick tier
 MODEST = "kunserve_fig10_burstgpt"
 ROOMY = "kunserve_roomy"  # the control where KV memory never runs out
 UNBOUNDED = (ROOMY, "kunserve_bound_azureconv", "kunserve_bound_agieval_cot")  # experiments of it
@@ -143,7 +144,7 @@ def _polls(point: Point) -> pd.DataFrame:
     shape=(1, 4),
     size=(13, 5.6),
     legend=4,
-    quick={POINT: ("gb6_busy", "gb9_busy", "gb9_rows", "gb33", "gb33_busy"), SYSTEM: SHOWN},
+    quick=(True, {POINT: COARSE, SYSTEM: SHOWN}),
 )
 def regime(axes: Panels, rows: pd.DataFrame) -> str:
     """Where dropping pays. P99 TTFT of the control (the same system, nothing dropped) and of
@@ -255,7 +256,10 @@ HEAD = [
 ]  # fmt: skip
 
 
-@text("kunserve_table_bound", by_lengths, EXPERIMENTS, head=HEAD)
+QUICK = {POINT: (*BOUND_PLACES, "azureconv_modest", "agieval_cot_modest"), SYSTEM: SHOWN}
+
+
+@text("kunserve_table_bound", by_lengths, EXPERIMENTS, head=HEAD, quick=(True, QUICK))
 def bound(rows: pd.DataFrame) -> tuple[Words, str]:
     """The most that KV memory can gain with the lengths of AzureConv and AGIEval-CoT: P99 TTFT and
     violations of the SLO with KV memory that never runs out (the bound), beside the control that

@@ -30,6 +30,10 @@ REFERENCE = "dedicated"  # has fewer models than the others, so is in no order w
 RESULTS = ("goodput (req/s)", "P99 TTFT (s)", "GPU s")
 COUNTERS = ("preemptions", "drops", "scale_ups", "switches", "moves")
 SETTINGS = ["half", "GPUs", "system", "share on time by setting", "taken"]
+QUICK = {  # the runs of `reproduce`'s quick tier: two loads, COMMON's among them
+    "experiment/matrix/workload@_global_": ("burstgpt", "burstgpt_slow"),
+    "workload.scale.rate": ("0.5", "1.0", "2.0"),
+}
 WHITE_FROM = 0.8  # share of the best, above which a cell is too dark for black words
 CHANGED = ["system", "with", "share on time", "P99 TTFT (s)", *COUNTERS]
 
@@ -85,7 +89,9 @@ def map_of(half: str, said: str, height: float, hardware: Sequence[str]) -> Pape
         return said
 
     shape, size = (len(hardware), 1), (3.5, height)
-    return picture(f"matrix_{half}", of_runs, HALVES[half], shape=shape, size=size)(drawn)
+    return picture(
+        f"matrix_{half}", of_runs, HALVES[half], shape=shape, size=size, quick=("rows", QUICK)
+    )(drawn)
 
 
 def _map(panel: Axes, found: Of, hardware: str, workloads: list[str], systems: list[str]) -> None:

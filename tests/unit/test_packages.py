@@ -59,6 +59,16 @@ def test_what_a_container_needs_before_setup_is_copied_before(name: str) -> None
     assert re.search(r"^FROM \S+:[\w.-]+$", before, re.MULTILINE), "an image without a version"
 
 
+def test_an_image_gets_nothing_that_was_made_here_and_the_public_workflow_builds_it() -> None:
+    left_out = (ROOT / ".dockerignore").read_text().split()  # podman reads it, too
+    assert set(left_out) == {".git", ".venv", "build", "results/runs", "results/reproduced"}
+    workflow = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())
+    assert [step["run"] for step in workflow["jobs"]["container"]["steps"] if "run" in step] == [
+        "docker build --tag elastic-harness --file Containerfile .",
+        "docker run --rm elastic-harness make smoke",
+    ]
+
+
 @pytest.mark.parametrize("failed", [0, 1])
 def test_the_self_test_keeps_what_it_found_and_the_certificate(tmp_path: Path, failed: int) -> None:
     python = tmp_path / "python"

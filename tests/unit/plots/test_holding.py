@@ -30,7 +30,7 @@ from harness.reproduce.holding import (
 from harness.reproduce.report import as_page, verdict
 from plots.grey import told_apart
 from plots.kunserve.regime import ROOMY
-from plots.kunserve.runs import POINT, SYSTEM
+from plots.kunserve.runs import POINT
 
 HEAD = "system,rate,p99_s,config_hash\n"
 
@@ -99,7 +99,8 @@ def test_a_table_that_was_never_committed_differs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["kunserve_regime", "kunserve_variants", "kunserve_fig10", "kunserve_fig14"]
+    "name",
+    ["aegaeon_factors", "kunserve_regime", "kunserve_variants", "kunserve_fig10", "kunserve_fig14"],
 )
 def test_on_the_quick_tiers_coarser_grid_claims_come_to_the_same(name: str) -> None:
     of, table = described(name), figure_table(published(name) / f"{name}.csv")
@@ -107,18 +108,45 @@ def test_on_the_quick_tiers_coarser_grid_claims_come_to_the_same(name: str) -> N
     assert grid != of.runs("full") == of.only
     one = table[table.seed == table.seed.iloc[0]]
     kept = pd.Series(True, one.index)
-    if SYSTEM in grid:
-        kept &= one.system.isin([*grid[SYSTEM], ROOMY])
+    systems = next((grid[key] for key in grid if "/system@" in key), None)
+    if systems is not None:
+        kept &= one.system.isin([*systems, ROOMY])
     if POINT in grid:
         kept &= one.point.isin(grid[POINT]) | one.point.isna()
     if name == "kunserve_fig14":
         kept &= one.exchange != "chunks"  # of sizes between the rule's and the largest
     assert kept.sum() < len(one)
-    claims = [claim for claim in load(CLAIMS / "kunserve.yaml").claims if claim.figure == name]
+    ledger = load(CLAIMS / f"{name.partition('_')[0]}.yaml")
+    claims = [claim for claim in ledger.claims if claim.figure == name]
     assert claims
     for each in (each for claim in claims for each in claim.expressions):
         assert evaluate(each, one[kept]).values == evaluate(each, one).values
     told_apart(of.plot(one[kept])[0])
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in figures.figures() if described(n).grid and described(n).quick == "rows"]
+)
+def test_rows_of_a_coarser_grid_are_held_against_the_committed_ones(
+    name: str, tmp_path: Path
+) -> None:
+    of, table = described(name), figure_table(published(name) / f"{name}.csv")
+    (workloads,) = (of.grid[key] for key in of.grid if "/workload@" in key)
+    kept = table[(table.seed == 0) & table.workload.isin(workloads)]
+    assert 0 < len(kept) < (table.seed == 0).sum()
+    (tmp_path / f"{name}.json").write_text(json.dumps({"seeds": [0]}))
+
+    def held(rows: pd.DataFrame) -> Row:
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+        return holding.figure_held(name, tmp_path, of_one_seed=True)
+
+    told = f"{len(kept)} of {len(kept)} rows on a coarser grid, of fewer than 5 seeds"
+    assert held(kept) == Row("figure", name, SAME, told)
+    column = "value" if "value" in kept else "ttft_p99_s"
+    other = held(kept.assign(**{column: kept[column].where(kept.index != kept.index[0], 7.5)}))
+    assert other.outcome == DIFFERENT
+    assert other.told.startswith("1 rows that are not among the committed ones; ")
+    told_apart(of.plot(kept)[0])
 
 
 @pytest.mark.parametrize("name", ["kunserve_variants", "kunserve_fig10"])

@@ -235,6 +235,8 @@ def test_live_versions_are_chosen_by_world(
     assert one.startswith("error: kunserve_fig10: no version on torch; figures that have one: ")
     assert "kunserve_fig15_live (torch)" in one
     assert other.startswith("error: kunserve_fig15: no version on vllm; ")
+    assert "+experiment=aqua_vllm_burst` is the live comparison on vLLM" in other
+    assert (ROOT / "conf/experiment/aqua_vllm_burst.yaml").is_file()
     assert not (tmp_path / "reproduced").exists()
 
 
@@ -377,14 +379,27 @@ def test_a_quick_figure_has_the_runs_of_one_seed_and_none_of_a_real_engine(
     assert expected.seconds == pytest.approx(took["run_s"] / 2 + drawing_s)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["aegaeon_factors", "blitzscale_load", "blitzscale_load_fleets", "kunserve_table_bound",
+     "matrix_burst", "matrix_many"],
+)  # fmt: skip
+def test_a_figure_that_is_named_takes_two_minutes_by_the_committed_times(name: str) -> None:
+    nothing = times.last_times(Path("none"))
+    quick, full = (times.expected([name], tier, 2, nothing).seconds for tier in ("quick", "full"))
+    assert quick <= 120 < full
+
+
 def test_the_first_time_tells_by_the_committed_tables_times() -> None:
     names = ["aegaeon_fig14", "aegaeon_fig16"]  # of one experiment, which is counted once
     one, both = (times.expected(of, "full", 2, times.last_times(Path("none"))) for of in
                  (names[1:], names))  # fmt: skip
     assert one.num_runs == 25
     assert both.num_runs < 2 * 25
-    assert one.num_bytes is None
-    assert "disk not known yet" in one.told(1, 2, 10**9)
+    assert one.num_bytes == 25 * 0.6e6
+    told = one.told(1, 2, 10**9)
+    assert "0.015 GB of 1 GB free; 1 experiments by the times of the committed" in told
+    assert "an estimate of 0.6 MB a run" in told
     quick = times.expected(names[1:], "quick", 2, times.last_times(Path("none")))
     assert quick.num_runs == 5
     assert quick.seconds > times.DRAWING_S
