@@ -142,7 +142,7 @@ def measured(point: Point, binary: Path, folder: Path, *words: str) -> dict[str,
         done = run_command(
             "+system=vllm", "+workload=trace", f"workload.path={trace}", "engine=openai",
             f"engine.url={url}", "tracking=none", "figure=null", "progress=false",
-            f"hydra.run.dir={run_dir}", *words, timeout=60,
+            f"hydra.run.dir={run_dir}", *words, timeout=60, env={},  # not forked, as a user's
         )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{point.name}: exit status {done.returncode}: {done.stderr[-2000:]}")

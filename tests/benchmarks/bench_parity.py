@@ -95,7 +95,7 @@ def by_harness(url: str, folder: Path, schedule: Schedule) -> FinishedRun:
     done = run_command(
         "+system=vllm", "+workload=trace", f"workload.path={folder}/schedule.parquet",
         "engine=openai", f"engine.url={url}", "tracking=none", "figure=null", "progress=false",
-        f"hydra.run.dir={folder}/run", timeout=120,
+        f"hydra.run.dir={folder}/run", timeout=120, env={},  # not forked, as a user's
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"the harness ended with {done.returncode}: {done.stderr[-2000:]}")
