@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_servers_on_nodes_are_up_inside_and_gone_outside(plans: list[Plan]) -> N
         assert not any(member.pids() for member in members)  # they are not this host's
         processes = tree(members[0]) + tree(members[1])
     assert gone(processes)
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(OSError, match="closed"):  # the relay stays, what it reached is gone
         fetch(f"{members[0].url}/health", 1.0)
 
 
@@ -121,8 +121,9 @@ def test_a_server_is_closed_to_who_does_not_know_the_token(through: str) -> None
         sock = stack.enter_context(socket.create_connection(address, 10))
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(tcp.NONCE_BYTES + 32))
         answer = b""
-        while part := sock.recv(1 << 16):
-            answer += part
+        with suppress(ConnectionResetError):
+            while part := sock.recv(1 << 16):
+                answer += part
     assert b"GET" not in answer
 
 
