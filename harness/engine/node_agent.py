@@ -108,8 +108,10 @@ class NodeAgent(Host):
         return relay.node_end(self._address, port, self._token)
 
     def supervise(self, words: Sequence[str], env: Mapping[str, str], log_path: Path) -> int:
-        """Starts a command that ends when its standard input closes: its process number."""
-        process = Command(words, env, log_path)
+        """Starts a command that ends when its standard input closes: the number of the shell that
+        waits for it. When Ray ends this process, it kills its children first: the shell, and not
+        the command, which sees its input close and ends all that it has started."""
+        process = Command(["sh", "-c", '"$@"; exit $?', "sh", *words], env, log_path)
         self._processes[process.pid] = process
         return process.pid
 

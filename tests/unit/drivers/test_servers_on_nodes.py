@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -18,14 +19,14 @@ import pytest
 from harness.clock import Event, WallLoop
 from harness.drivers import server as server_module
 from harness.drivers.fleet import fail, running, watch
-from harness.drivers.server import Plan, fetch
+from harness.drivers.server import Plan, Server, fetch
 from harness.drivers.vllm import VllmEngine
 from harness.engine import relay, tcp
 from harness.engine.site import Node
 from harness.errors import RunError, UsageError
 from tests.agents import launcher
 from tests.integration.test_vllm_engine import experiment
-from tests.unit.drivers.test_fleet import gone, plan, tree
+from tests.unit.drivers.test_fleet import TREE_SIZE, gone, plan, until
 from tests.unit.drivers.test_vllm_values import FIELDS
 
 pytestmark = pytest.mark.live
@@ -48,17 +49,33 @@ def test_servers_on_nodes_are_up_inside_and_gone_outside(plans: list[Plan]) -> N
         assert [member.name for member in members] == ["fake-0", "fake-1"]
         assert members[0].url != members[1].url
         assert not any(member.pids() for member in members)  # they are not this host's
-        processes = tree(members[0]) + tree(members[1])
+        processes = [each for member in members for each in below(member)]
     assert gone(processes)
     with pytest.raises(OSError, match="closed"):  # the relay stays, what it reached is gone
         fetch(f"{members[0].url}/health", 1.0)
+
+
+def below(member: Server) -> list[psutil.Process]:
+    """The supervisor and all that it has started; its parent, a shell, is not among them."""
+    shell = psutil.Process(member._supervisor.pid)
+    assert until(lambda: len(shell.children(recursive=True)) == 1 + TREE_SIZE)
+    return shell.children(recursive=True)
+
+
+def test_a_server_is_gone_though_ray_kills_the_children_of_its_agent(plans: list[Plan]) -> None:
+    with running(plans[:1], 30, print) as members:
+        processes, site = below(members[0]), cast("Any", plans[0].site)
+        psutil.Process(members[0]._supervisor.pid).kill()
+        for each in site._agent.agent._processes.values():
+            each.stdin.close()  # as where the agent ends
+        assert gone(processes)
 
 
 def test_a_death_on_a_node_names_the_server(plans: list[Plan]) -> None:
     loop = WallLoop()
 
     async def main() -> None:
-        os.kill(psutil.Process(members[1]._supervisor.pid).children()[0].pid, signal.SIGKILL)
+        os.kill(below(members[1])[1].pid, signal.SIGKILL)  # the server
         await loop.wait(Event(loop), until=30)
 
     with running(plans, 30, print) as members:
@@ -75,10 +92,10 @@ def test_a_node_that_dies_with_its_server_is_named(
 
     with running(plans[:1], 30, print) as members:
         with monkeypatch.context() as patch:
-            patch.setattr(plans[0].site._agent, "ask", lost)  # type: ignore[attr-defined]
+            patch.setattr(cast("Any", plans[0].site)._agent, "ask", lost)
             assert not members[0].running
             assert "is lost with node 0 (127.0.0.1)" in members[0].obituary()
-        members[0]._supervisor._lost = False  # type: ignore[attr-defined]
+        cast("Any", members[0]._supervisor)._lost = False
 
 
 def echo() -> int:
