@@ -5,7 +5,7 @@ its numbers came from, in full. Words that do not fit end in …; the PNG's Desc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from textwrap import wrap
 from typing import Any
@@ -14,7 +14,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 
-from harness.experiments.points import Point
 from harness.records.run_table import simulator
 
 LINES = 4
@@ -57,13 +56,6 @@ def _ems(text: str) -> float:
     outline = TextPath((0.0, 0.0), text, size=1.0)
     drawn = outline.codes != TextPath.CLOSEPOLY  # whose points are none
     return float(np.ptp(outline.vertices[drawn, 0]))
-
-
-def stamp(made: Figure, points: Iterable[Point], *notes: str) -> None:
-    """Writes `notes`, and from which runs the figure is: engine, what was drawn, hardware, how
-    many, seeds, how wrong the simulator is there."""
-    manifests = [point.manifest() for point in points if point.path is not None]
-    caption(made, " ".join(notes), origins(manifests) or ["nothing was run"])
 
 
 def origins(manifests: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -16,15 +16,7 @@ from harness.elastic.kv_region import KvStore
 from harness.errors import InstanceLost
 from systems.aqua.coordinator.client import CoordinatorClient
 from systems.aqua.coordinator.ledger import GONE, Refused
-from systems.aqua.coordinator.requests import (
-    Allocate,
-    Change,
-    Free,
-    Join,
-    Leave,
-    Offer,
-    Reclaim,
-)
+from systems.aqua.coordinator.requests import Allocate, Change, Free, Join, Leave, Offer, Reclaim
 
 
 class Allocated(NamedTuple):

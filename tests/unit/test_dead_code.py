@@ -1,9 +1,9 @@
 """No code that only tests run.
 
 Every function, class, method, property and module constant of the four packages is used by code
-that runs; a figure of a paper is, as it is found by its name. A name at the top of a module is used through its module, a method wherever
-an attribute of its name is read. A string that is a name uses it, too. What a definition uses
-counts only if the definition is used itself.
+that runs; a figure of a paper is, as it is found by its name. A name at the top of a module is used
+through its module, a method wherever an attribute of its name is read. A string that is a name uses
+it, too. What a definition uses counts only if the definition is used itself.
 """
 
 from __future__ import annotations
@@ -68,12 +68,17 @@ def imported(tree: ast.AST, modules: Iterable[str]) -> dict[str, str]:
                 whole = f"{node.module}.{each.name}"
                 name = whole if whole in modules else f"{node.module}:{each.name}"
                 found[each.asname or each.name] = name
+        elif isinstance(node, ast.Assign) and (name := dotted(node.value)) in modules:
+            found |= {dotted(each): name for each in node.targets}
     return found
 
 
 def dotted(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
+    match node:
+        case ast.Call(func=ast.Name(id="import_module"), args=[ast.Constant(value=str(module))]):
+            return module
     return node.id if isinstance(node, ast.Name) else ""
 
 
@@ -83,7 +88,8 @@ def used(nodes: Iterable[ast.AST], module: str, known: dict[str, str]) -> Iterat
             yield known.get(node.id, f"{module}:{node.id}")
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             yield f".{node.attr}"
-            yield f"{known.get(dotted(node.value))}:{node.attr}"
+            name = dotted(node.value)
+            yield f"{known.get(name, name)}:{node.attr}"
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from named(node.value)
             for word in re.findall(r"\w+", node.value) if " " not in node.value else ():

@@ -12,14 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from systems.aqua.coordinator.ledger import (
-    Allocation,
-    Lease,
-    Ledger,
-    conflict,
-    gone,
-    unknown,
-)
+from systems.aqua.coordinator.ledger import Allocation, Lease, Ledger, conflict, gone, unknown
 
 
 @dataclass(slots=True, frozen=True)

@@ -226,7 +226,7 @@ def test_the_runs_pairs_are_what_the_placer_makes_of_the_profiles(
 
 
 def test_a_placement_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match="^no pairs of .*/nowhere is known; .*: end_to_end;"):
+    with pytest.raises(UsageError, match=r"^no pairs of .*/nowhere is known; .*: end_to_end;"):
         in_conf("system/aqua/placements/eager_2024/nowhere", "pairs")
 
 
