@@ -105,12 +105,12 @@ def started(
 ) -> Iterator[tuple[Cluster, Loop]]:  # fmt: skip
     """The cluster of `placements` and its clock, without a run. `how`: further fields of an
     Experiment."""
-    how = {"seed": 0, "scheduler": {}, "announce": lambda line: None} | how
+    fields: dict[str, Any] = {"seed": 0, "scheduler": {}, "announce": lambda line: None}
     loop = engine.make_loop()
     with TemporaryDirectory(prefix="testbed-") as folder:
         experiment = Experiment(
             loop=loop, recorder=recorder, models=models, hardware=hardware,
-            placements=placements, run_dir=Path(folder), **how,
+            placements=placements, run_dir=Path(folder), **fields | how,
         )  # fmt: skip
         with engine.start(experiment) as cluster:
             yield cluster, loop
