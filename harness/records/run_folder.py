@@ -33,7 +33,7 @@ NOISE_FLOOR = "noise_floor.json"  # of `harness.comparing`: how far repeats of t
 FILES = (
     "schedule.parquet", "config.yaml", "manifest.json", "requests.parquet", "events.parquet",
     "gpu.parquet", "engine_metrics.parquet", "tokens.parquet", "summary.json", "run.png",
-    "engine_metrics.png", "report.html", NOISE_FLOOR,
+    "engine_metrics.png", "scaling.png", "report.html", NOISE_FLOOR,
 )  # fmt: skip
 LOGS = "logs"  # of an engine's processes
 EARLIER = ".earlier"  # what `begin` found of these, until it is clear that this run takes its place

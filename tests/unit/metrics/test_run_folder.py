@@ -82,7 +82,8 @@ def test_a_failed_write_keeps_the_file_that_was_there(tmp_path: Path) -> None:
 def test_a_new_run_in_an_old_folder_does_not_inherit_its_summary(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", steady(5))
     (path / "notes.txt").write_text("mine")
-    (path / NOISE_FLOOR).write_text("{}")
+    for name in (NOISE_FLOOR, "run.png", "engine_metrics.png", "scaling.png"):
+        (path / name).write_text("of the old run")
     folder = RunFolder(path)
     folder.begin()
     assert not (path / "summary.json").exists()
