@@ -1,5 +1,5 @@
-"""Several runs side by side: TTFT and TBT distributions, TTFT and tokens over time; of runs on one
-schedule also how each request's TTFT and E2E differ from the first run's.
+"""Several runs side by side: TTFT and TBT distributions, TTFT and tokens over time; and how each
+request's TTFT and E2E differ from the first arm's, over all pairs of runs (`harness.comparing`).
 
 Runs of different schedules, models or SLOs may be put side by side, but table and figure then say
 so, and no ratio is given across what does not compare (`harness.comparing.conditions`). Bars across
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from harness.comparing.arms import Arm, arms, pairs
 from harness.comparing.conditions import WORK, differences, same
 from harness.errors import UsageError
 from harness.records.metrics import over_time
@@ -41,14 +43,17 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
     if len(run_dirs) > len(PALETTE):
         raise UsageError(f"{len(run_dirs)} runs: a figure tells at most {len(PALETTE)} apart")
     runs = [FinishedRun.load(path) for path in run_dirs]
-    paired = any(same(run, runs[0], *WORK) for run in runs[1:])
-    made, (ttft, tbt, means, tokens, *less) = figure(2 + paired, 2, width=9, height=6 + 3 * paired)
+    reference, *others = arms(runs)
+    paired = [(other.label, found) for other in others if (found := _pairs(reference, other))]
+    rows = 2 + bool(paired)
+    made, (ttft, tbt, means, tokens, *less) = figure(rows, 2, width=9, height=3 * rows)
     ttft.set_title("TTFT")
     tbt.set_title("TBT, gaps above 0")
     means.set(title="Mean TTFT over time", xlabel="time (s)", ylabel="TTFT (s)")
     tokens.set(title="Output rate", xlabel="time (s)", ylabel="tokens/s")
     step_s = interval_s(max(run.summary["duration_s"] for run in runs))
-    for run, label, colour in zip(runs, labels(runs), PALETTE, strict=False):
+    colours = dict(zip(runs, PALETTE, strict=False))
+    for (run, colour), label in zip(colours.items(), labels(runs), strict=True):
         log = TokenLog.from_table(run.requests)
         series = over_time(run.requests, step_s)
         gaps = log.tbt_s()
@@ -60,28 +65,41 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
         means.plot(series["time_s"][came], series["mean_ttft_s"][came], color=colour)
         tokens.plot(series["time_s"], series["tokens_per_s"], color=colour)
     for axes, name in zip(less, ("ttft_s", "e2e_s"), strict=False):
-        _paired(axes, name, runs)
+        what = name.removesuffix("_s").upper()
+        axes.set(title=f"{what} less the first arm's, by request", xlabel="seconds", ylabel="share")
+        for label, of_arm in paired:
+            told = f"{label} less {reference.label}, {len(of_arm)} pair{'s' * (len(of_arm) > 1)}"
+            _less(axes, name, of_arm, color=colours[of_arm[0][1]], label=told)
+        axes.axvline(0, color="0.5", lw=0.8)
+        axes.set_xscale("symlog", linthresh=0.1)
+        axes.legend(loc="lower right")
     log_scale(means, "y")
     tokens.set_ylim(bottom=0)
-    made.legend(loc="outside upper center", ncols=2)
+    made.legend(*ttft.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     stamp_runs(made, runs, *differences(runs))
     return save(made, out)
 
 
-def _paired(axes: Axes, name: str, runs: Sequence[FinishedRun]) -> None:
-    """The distribution over requests of a latency less that in the first run, of the runs that
-    served the same schedule."""
-    what = name.removesuffix("_s").upper()
-    axes.set(title=f"{what} less the first run's, by request", xlabel="seconds", ylabel="share")
-    first = getattr(TokenLog.from_table(runs[0].requests), name)
-    for run, colour in list(zip(runs, PALETTE, strict=False))[1:]:
-        if same(run, runs[0], *WORK):
-            less = getattr(TokenLog.from_table(run.requests), name) - first
-            less = np.sort(less[np.isfinite(less)])
-            shown = thinned(len(less))
-            axes.plot(less[shown], (shown + 1) / max(len(less), 1), color=colour)
-    axes.axvline(0, color="0.5", lw=0.8)
-    axes.set_xscale("symlog", linthresh=0.1)
+def _pairs(reference: Arm, other: Arm) -> list[tuple[FinishedRun, FinishedRun]]:
+    """Empty where the arms share no seed, or have served different requests."""
+    try:
+        return pairs(reference, other)
+    except UsageError:
+        return []
+
+
+def _less(
+    axes: Axes, name: str, paired: Sequence[tuple[FinishedRun, FinishedRun]], **line: Any
+) -> None:
+    """The distribution of a latency of the second runs less that of the first ones, over the
+    requests of all pairs."""
+    of_pairs = [
+        [getattr(TokenLog.from_table(run.requests), name) for run in pair] for pair in paired
+    ]
+    less = np.concatenate([second - first for first, second in of_pairs])
+    less = np.sort(less[np.isfinite(less)])
+    shown = thinned(len(less))
+    axes.plot(less[shown], (shown + 1) / max(len(less), 1), **line)
 
 
 def labels(runs: Sequence[FinishedRun]) -> list[str]:

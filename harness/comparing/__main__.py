@@ -1,14 +1,15 @@
 """Says whether systems differ: better, worse, or cannot tell.
 
-Runs that differ in their seeds alone are one arm; the first arm is what others are compared with.
-Arms are paired by seed, and their runs by request, so both must have served one schedule. Runs of
-unequal budgets (devices, KV memory, versions, SLOs) and INVALID runs are refused, unless --anyway.
+Runs that differ in seed and repeat alone are one arm; the first arm is what others are compared
+with. Arms are paired by seed, their repeats in the order given, and their runs by request, so both
+must have served one schedule. Runs of unequal budgets (machine, devices, KV memory, versions, SLOs)
+and INVALID runs are refused, unless --anyway.
 
-The 95 % interval is a block bootstrap over requests, and Student's t over seeds where that is
-wider. --floor N RUN repeats a live run N times, and keeps in its folder how far repeats differ on
-this machine. A live difference must exceed this floor where there is one; a single pair of live
-runs cannot be judged without it. Nor is goodput/s or tokens/s of a single pair of simulated runs,
-each of which has one duration. d is the effect: by how many of its standard deviations the
+The 95 % interval is a block bootstrap over requests, and Student's t over seeds and repeats where
+that is wider. --floor N RUN repeats a live run N times, and keeps in its folder how far repeats
+differ on this machine. A live difference must exceed this floor where there is one; a single pair
+of live runs cannot be judged without it. Nor is goodput/s or tokens/s of a single pair of simulated
+runs, each of which has one duration. d is the effect: by how many of its standard deviations the
 difference of a request is off 0 in the mean. A simulated difference is a tie where the simulator's
 bands of both sides overlap; without parity points there is no band, and the table says so.
 """
@@ -16,7 +17,7 @@ bands of both sides overlap; without parity points there is no band, and the tab
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -26,27 +27,27 @@ from rich.table import Table
 
 from harness.comparing import noise_floor
 from harness.comparing.arms import Arm, arms, pairs, unequal
-from harness.comparing.paired import RATE, Difference, Ends, differences, measured
+from harness.comparing.bands import TIE, within_band
+from harness.comparing.paired import RATE, Difference, differences, measured
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
 from harness.files import write_json
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, numbers_table
-from harness.records.simulator_band import bands, coverage, measured_on
+from harness.records.simulator_band import coverage, measured_on
 from harness.records.slo import slo_of
 
-TIE = "tie: within the simulator's band"
 STYLES = {"better": "green", "worse": "red", TIE: "yellow"}
 
 
 def judge(
-    found: Difference, floor: float | None, *, live: bool, seeds: int, old: bool = False
+    found: Difference, floor: float | None, *, live: bool, num_pairs: int, old: bool = False
 ) -> Difference:
-    """The floor is of two single runs; over several seeds it shrinks with their root. `old`: other
+    """The floor is of two single runs; over several pairs it shrinks with their root. `old`: other
     code has one."""
-    floor = floor / float(seeds**0.5) if floor is not None else None
-    if floor is None and seeds == 1 and (live or found.metric.unit == RATE):
+    floor = floor / float(num_pairs**0.5) if floor is not None else None
+    if floor is None and num_pairs == 1 and (live or found.metric.unit == RATE):
         no_floor = " (floor of other code)" if old else " (no floor)"
         why = no_floor if live else " (one seed)"
     elif found.low <= 0 <= found.high:
@@ -59,61 +60,26 @@ def judge(
     return replace(found, floor=floor, verdict=f"cannot tell{why}")
 
 
-def real_ends(runs: Sequence[FinishedRun], metric: str, value: float) -> Ends | None:
-    """Where the value of a real engine may lie if that of `runs` is `value`, the widest of their
-    bands; the value itself of live runs. None: a run has no band."""
-    ends = [(value, value)]
-    for run in runs:
-        if run.manifest["simulated"]:
-            # Parity's points are of its own SLO.
-            of_limits = metric in ("goodput_per_s", "slo_attainment.request")
-            other_limits = of_limits and "goodput" in run.summary["slo"]
-            band = None if other_limits else bands(run.manifest, run.summary).get(metric)
-            if band is None:
-                return None
-            ends.append(band.real(value))
-    low, high = zip(*ends, strict=True)
-    return min(low), max(high)
-
-
-def within_band(
-    found: Difference, reference: Sequence[FinishedRun], other: Sequence[FinishedRun]
-) -> Difference:
-    """`found` with the bands of both sides; a verdict of better or worse is a tie where they
-    overlap. The cost model is the same for both, but systems load it differently: its errors are
-    taken to be independent, which is on the safe side."""
-    if not any(run.manifest["simulated"] for run in [*reference, *other]):
-        return found
-    first = real_ends(reference, found.metric.key, found.value_of_reference)
-    second = real_ends(other, found.metric.key, found.value_of_other)
-    if first is None or second is None:
-        return found
-    overlap = first[0] <= second[1] and second[0] <= first[1]
-    tie = overlap and found.verdict in ("better", "worse")
-    return replace(found, bands=(first, second), verdict=TIE if tie else found.verdict)
-
-
-def compare(reference: Arm, other: Arm) -> list[Difference]:
-    """Every metric of `other` against `reference`, under the reference's SLO."""
-    paired = pairs(reference, other)
-    slo = slo_of(next(iter(paired.values()))[0].summary)
-    sides = [[measured(run, slo) for run in side] for side in zip(*paired.values(), strict=True)]
-    runs = [run for pair in paired.values() for run in pair]
-    floors = noise_floor.floor(runs)
+def compare(paired: Sequence[tuple[FinishedRun, FinishedRun]]) -> list[Difference]:
+    """Every metric of the second runs against the first ones, under the first one's SLO."""
+    slo = slo_of(paired[0][0].summary)
+    first, second = zip(*paired, strict=True)
+    runs = [*first, *second]
+    floors = noise_floor.floor(runs) or {}
     old = noise_floor.of_other_code(runs)
     live = any(not run.manifest["simulated"] for run in runs)
+    found = differences(*([measured(run, slo) for run in side] for side in (first, second)))
     judged = [
-        judge(each, (floors or {}).get(each.metric.name), live=live, seeds=len(paired), old=old)
-        for each in differences(*sides)
+        judge(each, floors.get(each.metric.name), live=live, num_pairs=len(paired), old=old)
+        for each in found
     ]
-    first, second = zip(*paired.values(), strict=True)
     return [within_band(each, first, second) for each in judged]
 
 
 def table(reference: Arm, other: Arm, judged: Sequence[Difference], said: Sequence[str]) -> Table:
     """Metrics in rows; `said` is written below."""
     title = f"B against A\nA  {reference.label}\nB  {other.label}"
-    caption = "\n".join([_method(pairs(reference, other), judged), *said])
+    caption = "\n".join(said)
     floors = any(each.floor is not None for each in judged)
     names = ("A", "B", "difference (95 %)", "d", *(["floor"] if floors else []), "verdict")
     made = numbers_table("metric", names, title=escape(title), caption=escape(caption))
@@ -148,14 +114,18 @@ def _relative(found: Difference) -> tuple[Callable[[float], str], str, float]:
 
 
 def _method(
-    seeds: Mapping[int, tuple[FinishedRun, FinishedRun]], judged: Sequence[Difference]
+    paired: Sequence[tuple[FinishedRun, FinishedRun]], num_runs: int, judged: Sequence[Difference]
 ) -> str:
-    named = ", ".join(map(str, seeds))
-    every = sum(run.requests.num_rows for run, _ in seeds.values())
+    """How was compared. `num_runs`: of both arms."""
+    named = ", ".join(dict.fromkeys(str(run.manifest["seeds"]["seed"]) for run, _ in paired))
+    every = sum(run.requests.num_rows for run, _ in paired)
     ended = min((each.num_requests for each in judged), default=0)
     lack = f", of which {every - ended:,} lack a time in one run" if ended < every else ""
+    count, alone = len(paired), num_runs - 2 * len(paired)
     return (
-        f"{every:,} requests of seeds {named}{lack}. Each metric is judged by itself. "
+        f"{every:,} requests of seeds {named}, {count} pair{'s' * (count > 1)} of runs{lack}. "
+        + (f"Runs in no pair: {alone}. " if alone else "")
+        + "Each metric is judged by itself. "
         "d: mean / standard deviation of the differences by request (Cohen's d of pairs)"
     )
 
@@ -177,13 +147,15 @@ def compared(paths: Sequence[Path], *, anyway: bool, out: Path | None) -> Iterat
     rows = []
     said = [*unfair, *captions([run.manifest for run in runs])]
     for other in others:
-        judged = compare(first, other)
+        paired = pairs(first, other)
+        judged = compare(paired)
         rows += [
             {"reference": first.label, "other": other.label, **asdict(each),
              "metric": each.metric.name, "unit": each.metric.unit}
             for each in judged
         ]  # fmt: skip
-        yield table(first, other, judged, [*said, *_of_bands(runs, judged)])
+        method = _method(paired, len(first.runs + other.runs), judged)
+        yield table(first, other, judged, [method, *said, *_of_bands(runs, judged)])
     if out is not None:
         write_json(out, rows)
 

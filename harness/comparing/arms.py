@@ -1,9 +1,10 @@
-"""Which runs are repeats of one thing under several seeds, and which runs make a pair."""
+"""Which runs are of one thing, under several seeds or repeated, and which runs make a pair."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from harness.comparing.conditions import NEEDED, WORK, conditions, same
 from harness.errors import UsageError
@@ -15,35 +16,45 @@ NOT_WHAT_IS_RUN = ("seed", "repeat", "hydra", *PRESENTATION)
 
 @dataclass(slots=True)
 class Arm:
-    """Runs that differ in their seeds alone."""
+    """Runs that differ in seed and repeat alone. `by_seed`: each seed's repeats, as they were
+    given."""
 
     overrides: tuple[str, ...]
-    by_seed: dict[int, FinishedRun] = field(default_factory=dict)
+    by_seed: dict[int, list[FinishedRun]] = field(default_factory=dict)
     label: str = ""
+
+    @property
+    def runs(self) -> list[FinishedRun]:
+        return [run for repeats in self.by_seed.values() for run in repeats]
 
 
 def arms(runs: Sequence[FinishedRun]) -> list[Arm]:
-    """The runs by what they run, in the order given. A second run of the same seed begins an arm of
-    its own, so that a run and its repeat compare, too."""
+    """The runs by what they run, in the order given. A second run of the same seed and repeat
+    begins an arm of its own, and so does each repeat where all runs are of one thing: so a run and
+    its repeat compare, too."""
+    what = [
+        tuple(sorted(o for o in run.manifest["overrides"] if key(o) not in NOT_WHAT_IS_RUN))
+        for run in runs
+    ]
+    one_thing = len(set(what)) == 1
     found: list[Arm] = []
-    for run in runs:
-        overrides = tuple(
-            sorted(o for o in run.manifest["overrides"] if key(o) not in NOT_WHAT_IS_RUN)
-        )
+    for run, overrides in zip(runs, what, strict=True):
         seed = int(run.manifest["seeds"]["seed"])
         for arm in found:
-            if arm.overrides == overrides and seed not in arm.by_seed:
-                arm.by_seed[seed] = run
+            there = arm.by_seed.get(seed, [])
+            again = there if one_thing else _repeat(run) in map(_repeat, there)
+            if arm.overrides == overrides and not again:
+                arm.by_seed.setdefault(seed, []).append(run)
                 break
         else:
-            found.append(Arm(overrides, {seed: run}))
+            found.append(Arm(overrides, {seed: [run]}))
     for number, arm in enumerate(found):
         arm.label = _label(arm, found[:number], found)
     return found
 
 
-def pairs(reference: Arm, other: Arm) -> dict[int, tuple[FinishedRun, FinishedRun]]:
-    """The runs of both arms by the seeds that they share.
+def pairs(reference: Arm, other: Arm) -> list[tuple[FinishedRun, FinishedRun]]:
+    """The runs of both arms by the seeds that they share, and of each seed its repeats in order.
 
     Seeds that change nothing are one seed: no two pairs have the same requests table on both
     sides. Raises UsageError if they share none, or if a pair has not served one model on one
@@ -55,18 +66,20 @@ def pairs(reference: Arm, other: Arm) -> dict[int, tuple[FinishedRun, FinishedRu
             f"{reference.label} has seeds {_listed(reference)}, {other.label} has "
             f"{_listed(other)}: runs are paired by seed, and no seed is in both"
         )
-    found: dict[int, tuple[FinishedRun, FinishedRun]] = {}
-    for seed in shared:
-        first, second = reference.by_seed[seed], other.by_seed[seed]
+    found: list[tuple[FinishedRun, FinishedRun]] = []
+    repeats = (zip(reference.by_seed[seed], other.by_seed[seed], strict=False) for seed in shared)
+    for first, second in chain.from_iterable(repeats):
         lacking = [name for name in WORK if not same(first, second, name)]
         if lacking:
             raise UsageError(
                 f"{first.path} and {second.path} differ in {' and '.join(lacking)}: requests "
                 "are compared one by one, so both runs must serve the same ones"
             )
-        kept = [(a.requests, b.requests) for a, b in found.values()]
-        if not any(first.requests.equals(a) and second.requests.equals(b) for a, b in kept):
-            found[seed] = first, second
+        if not any(
+            first.requests.equals(a.requests) and second.requests.equals(b.requests)
+            for a, b in found
+        ):
+            found.append((first, second))
     return found
 
 
@@ -85,12 +98,15 @@ def key(override: str) -> str:
     return override.lstrip("+~").partition("=")[0].partition(".")[0].partition("@")[0]
 
 
+def _repeat(run: FinishedRun) -> str | None:
+    return next((o for o in run.manifest["overrides"] if key(o) == "repeat"), None)
+
+
 def _label(arm: Arm, before: Sequence[Arm], every: Sequence[Arm]) -> str:
     """The overrides that not all arms share."""
     shared = set.intersection(*(set(each.overrides) for each in every))
     own = " ".join(o.lstrip("+") for o in arm.overrides if o not in shared)
-    run = next(iter(arm.by_seed.values()))
-    label = own or f"system={run.manifest['choices']['system']}"
+    label = own or f"system={arm.runs[0].manifest['choices']['system']}"
     times = sum(each.overrides == arm.overrides for each in before)
     return f"{label}, repeated" + (f" ({times})" if times > 1 else "") if times else label
 

@@ -54,19 +54,21 @@ def same(run: FinishedRun, other: FinishedRun, *names: str) -> bool:
 
 
 def conditions(manifests: Sequence[dict[str, Any]]) -> list[str]:
-    """The conditions that differ, e.g. "devices (1 x cpu; 2 x cpu)", in the order of the runs; what
-    one of them does not say is not compared. Versions are those of what shapes a result, as the
-    engine says or as was installed."""
+    """The conditions that differ, e.g. "devices (1 x cpu; 2 x cpu)", in the order of the runs that
+    tell theirs. Versions are those of what shapes a result, as the engine says or as was
+    installed."""
+    in_bytes = all(map(_kv_bytes, manifests))
     traits: dict[str, Callable[[dict[str, Any]], Any]] = {
         "engine": lambda manifest: manifest["engine_name"],
+        "machine": machine,
         "devices": _devices,
-        "KV memory": lambda manifest: _kv_memory(manifest["engine"]),
+        "KV memory": _kv_bytes if in_bytes else lambda one: _kv_tokens(one) or _kv_bytes(one),
         **{name: partial(_version, name=name) for name in ("numpy", "python", "torch", "vllm")},
     }
     found = []
     for name, trait in traits.items():
-        values = [trait(manifest) for manifest in manifests]
-        if None not in values and len(set(values)) > 1:
+        values = [value for manifest in manifests if (value := trait(manifest)) is not None]
+        if len(set(values)) > 1:
             found.append(f"{name} ({'; '.join(map(str, values))})")
     return [*found, *_sources([manifest.get("sources", {}) for manifest in manifests])]
 
@@ -87,14 +89,31 @@ def _devices(manifest: dict[str, Any]) -> str | None:
     return f"{count} x {hardware['device']}"
 
 
-def _kv_memory(engine: dict[str, Any]) -> str | None:
-    """The KV memory of one instance, as text."""
-    if "pool" in engine:
-        return f"{engine['pool']['kv_bytes'] / 2**20:,.0f} MiB"
-    if "num_kv_blocks" not in engine or "block_tokens" not in engine:
+def machine(manifest: dict[str, Any]) -> str | None:
+    """Where a live run ran. That of a simulation has no part in its numbers; that of a remote
+    endpoint or of another tool's run is not known."""
+    if manifest["simulated"] or manifest["engine_name"] in ("openai", "imported"):
         return None
-    rooms = {blocks * engine["block_tokens"] for blocks in engine["num_kv_blocks"].values()}
-    return "/".join(f"{tokens:,}" for tokens in sorted(rooms)) + " tokens"
+    told = manifest["machine"]
+    return ", ".join(
+        [told["cpu"], f"{told['num_cores']} cores", *(gpu["name"] for gpu in told["gpus"])]
+    )
+
+
+def _kv_bytes(manifest: dict[str, Any]) -> str | None:
+    """The KV memory of one device of an instance, where the engine says its bytes."""
+    engine = manifest["engine"]
+    rooms = [engine["pool"]] if "pool" in engine else engine.get("instances", ())
+    found = sorted({one["kv_bytes"] for one in rooms})
+    return "/".join(f"{num_bytes:,}" for num_bytes in found) + " bytes" if found else None
+
+
+def _kv_tokens(manifest: dict[str, Any]) -> str | None:
+    """The KV memory of one instance."""
+    engine = manifest["engine"]
+    blocks = engine.get("num_kv_blocks", {}).values()
+    rooms = sorted({num_blocks * engine["block_tokens"] for num_blocks in blocks})
+    return "/".join(f"{tokens:,}" for tokens in rooms) + " tokens" if rooms else None
 
 
 def _sources(hashes: Sequence[dict[str, str]]) -> list[str]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.comparing.arms import key
+from harness.comparing.conditions import machine
 from harness.comparing.paired import METRICS, measured
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_json
@@ -53,13 +55,13 @@ def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Pa
 
 def floor(runs: Sequence[FinishedRun]) -> dict[str, float] | None:
     """{metric: by how much two repeats differ at most, in 95 of 100 cases}, the largest of the
-    floors that were measured of `runs` as they are now, on the machine that they ran on; None: of
-    none of them."""
+    floors that were measured of `runs` as they are now, on the one machine that they ran on; None:
+    of none of them, or they ran on several."""
+    if len({machine(run.manifest) for run in runs} - {None}) > 1:
+        return None
     found: dict[str, float] = {}
-    for run in runs:
-        path, now = run.path / NOISE_FLOOR, run.manifest
-        made = read_json(path) if path.is_file() else {}
-        if made and all(made.get(name) == now.get(name) for name in OF):
+    for made, now in _measured(runs):
+        if all(made.get(name) == now.get(name) for name in OF):
             for name, reach in made["difference"].items():
                 found[name] = max(reach, found.get(name, 0.0))
     return found or None
@@ -68,12 +70,17 @@ def floor(runs: Sequence[FinishedRun]) -> dict[str, float] | None:
 def of_other_code(runs: Sequence[FinishedRun]) -> bool:
     """Whether a floor of one of `runs` would count, had the code not changed since."""
     return any(
-        made.get("sources") != run.manifest.get("sources")
-        and all(made.get(name) == run.manifest.get(name) for name in OF if name != "sources")
-        for run in runs
-        if (path := run.path / NOISE_FLOOR).is_file()
-        for made in [read_json(path)]
+        made.get("sources") != now.get("sources")
+        and all(made.get(name) == now.get(name) for name in OF if name != "sources")
+        for made, now in _measured(runs)
     )
+
+
+def _measured(runs: Sequence[FinishedRun]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The floor of each run that has one, and the run's manifest."""
+    for run in runs:
+        if (path := run.path / NOISE_FLOOR).is_file():
+            yield read_json(path), run.manifest
 
 
 def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:

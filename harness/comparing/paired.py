@@ -2,10 +2,10 @@
 
 Requests are resampled, the same ones of both runs, so that what a schedule does to both cancels
 out; in blocks, since neighbours wait in the same queues (circular block bootstrap, Politis and
-Romano 1992). With several seeds a difference is the mean over seeds, and Student's t gives an
-interval, too; the wider of both ends counts, since a seed that changes little of a recorded trace
-would make t's too narrow. A rate's interval takes the duration of each run as given, so that a
-single pair of simulated runs does not judge it.
+Romano 1992). With several seeds or repeats a difference is the mean over pairs of runs, and
+Student's t gives an interval, too; the wider of both ends counts, since a seed that changes little
+of a recorded trace would make t's too narrow. A rate's interval takes the duration of each run as
+given, so that a single pair of simulated runs does not judge it.
 
 The effect is Cohen's d of pairs: the mean of a metric's differences by request over their standard
 deviation. It does not grow with the number of requests, as the certainty of a difference does.
@@ -122,9 +122,9 @@ def differences(
         by_pair = of_pairs[:, 1] - of_pairs[:, 0]
         ends = [resampled(values, metric.statistic)]
         if len(values) > 1:
-            seeds = interval(by_pair.tolist())
-            assert seeds.half is not None
-            ends.append((seeds.mean - seeds.half, seeds.mean + seeds.half))
+            over = interval(by_pair.tolist())
+            assert over.half is not None
+            ends.append((over.mean - over.half, over.mean + over.half))
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
         count = sum(len(each) for each, _ in values)
         first, second = of_pairs.mean(axis=0).tolist()

@@ -269,12 +269,13 @@ def _warm_up(server: Server, served_name: str) -> None:
 def _resolved(servers: list[Server], experiment: Experiment, served: list[str]) -> dict[str, Any]:
     """What each server settled on, from its own account; the whole of it beside its log."""
     found: dict[str, Any] = {}
-    devices: set[str] = set()
+    devices: list[str] = []
     for server, name in zip(servers, served, strict=True):
         info = _ask(server, "/server_info?config_format=json")
         write_text(server.log_path.with_suffix(".config.json"), json.dumps(info, indent=2))
         config = info["vllm_config"]
-        devices |= device_names(info)
+        # Which of the machine's GPUs it has, a server does not tell.
+        devices += [" or ".join(sorted(device_names(info)))] * experiment.models[name].tp
         scheduler, cache = config["scheduler_config"], config["cache_config"]
         found[server.name] = {
             "model": name,
@@ -295,7 +296,7 @@ def _resolved(servers: list[Server], experiment: Experiment, served: list[str]) 
             (experiment.models[name].name, one["num_kv_blocks"])
             for name, one in zip(served, found.values(), strict=True)
         ),
-        "devices": sorted(devices),
+        "devices": devices,  # one of each rank of each server
         "servers": found,
     }
 

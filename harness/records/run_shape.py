@@ -36,7 +36,7 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
         "hardware": {"name": str, "device": str, "num_devices": int},
         "versions": {"*": (str, NOTHING)},
         "engine": {"step_times": {"*": str}, "devices": [str], "profile": (str, NOTHING)},
-        "machine": dict, "status": str, "ended_utc": str,
+        "machine": {"cpu": str, "gpus": [{"name": str}]}, "status": str, "ended_utc": str,
     },
     "summary.json": {
         "num_requests": int, "num_completed": int, "num_failed": int, "num_timeouts": int,

@@ -5,7 +5,9 @@
 `aegaeon`: Aegaeon against ServerlessLLM, simulated, five seeds. `aa` and `ab`: live runs of our
 engine on this machine, the same run twice and one with a smaller limit of a batch, with this
 machine's noise floor. Runs that are there are not made again; a noise floor is. Each example is a
-JSON file with the rows and what each run was; examples.md has the tables of all that are there.
+JSON file with the rows and what each run was, and a picture; examples.md has the tables of all
+that are there. `--runs` also draws the pictures of examples that are not made now, of whose runs
+it has the very ones.
 """
 
 from __future__ import annotations
@@ -123,6 +125,15 @@ def make(example: Example, folder: Path, floors: set[Path]) -> dict[str, Any]:
     }
 
 
+def are_those(folder: Path, runs: Sequence[dict[str, Any]]) -> bool:
+    """Whether `folder` has the very runs that an example is of."""
+    manifests = [folder / run["run"] / "manifest.json" for run in runs]
+    return all(
+        path.is_file() and read_json(path)["ended_utc"] == run["ended_utc"]
+        for path, run in zip(manifests, runs, strict=True)
+    )
+
+
 def page(made: Sequence[dict[str, Any]]) -> str:
     lines = ["# Examples of `python -m harness compare`", ""]
     lines += [
@@ -139,6 +150,8 @@ def page(made: Sequence[dict[str, Any]]) -> str:
         revision = (first["git"] or {}).get("revision", "unknown")[:12]
         said = f"{where}; {first['machine']['cpu']}; revision {revision}{repeats}."
         lines += [f"## {each['title']}", "", answer(each["rows"]), "", said, ""]
+        if "picture" in each:
+            lines += [f"![{each['title']}]({each['picture']})", ""]
         lines += ["```", *each["table"], "```", ""]
     return "\n".join(lines)
 
@@ -161,8 +174,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     floors: set[Path] = set()
     for name in chosen.only:
         write_json(OUT / f"{name}.json", make(EXAMPLES[name], chosen.runs, floors))
-    files = [OUT / f"{name}.json" for name in EXAMPLES]
-    write_text(OUT / "examples.md", page([read_json(file) for file in files if file.is_file()]))
+    files = [file for name in EXAMPLES if (file := OUT / f"{name}.json").is_file()]
+    for file in files:
+        made = read_json(file)
+        if are_those(chosen.runs, made["runs"]):
+            paths, picture = [chosen.runs / run["run"] for run in made["runs"]], f"{file.stem}.png"
+            harness("plots", "compare", *paths, "--out", OUT / picture)
+            write_json(file, made | {"picture": picture})
+    write_text(OUT / "examples.md", page([read_json(file) for file in files]))
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def test_resolved_values_are_the_servers_own(served: Served) -> None:
     assert resolved["num_instances"] == NUM_SERVERS
     assert resolved["num_kv_blocks"] == {TINY.name: NUM_BLOCKS}
     assert resolved["vllm_version"]
-    assert resolved["devices"]
+    assert len(resolved["devices"]) == NUM_SERVERS
     for server in resolved["servers"].values():
         assert server["block_tokens"] == 32
         assert server["max_model_len"] == TINY.max_position

@@ -2,19 +2,26 @@
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import plots.compare
 from harness.comparing import noise_floor
 from harness.comparing.__main__ import main
 from harness.comparing.arms import arms, pairs
 from harness.comparing.paired import differences, measured, resampled
+from harness.drivers import vllm
 from harness.errors import UsageError
 from harness.records.run_folder import NOISE_FLOOR, FinishedRun
+from harness.records.run_table import origin
 from harness.records.uncertainty import block_length
+from plots.style import figure
+from tests.running import model_spec
 from tests.unit.metrics.service import Service, absolute, write_run
 
 REQUESTS = 80
@@ -38,15 +45,21 @@ def run(
     system: str = "a",
     seed: int = 0,
     engine: str = "sim",
+    engine_: dict[str, Any] | None = None,
     **said: Any,
 ) -> Path:
-    """A run's folder. `said` goes into its manifest."""
+    """A run's folder. `said` goes into its manifest, and `engine_` as what its engine says."""
     write_run(path, service(delay_s, seed), engine_name=engine)
     file = path / "manifest.json"
     manifest = json.loads(file.read_text())
     manifest |= {"overrides": [f"+system={system}", f"seed={seed}"], "seeds": {"seed": seed}} | said
+    manifest["engine"] |= engine_ or {}
     file.write_text(json.dumps(manifest))
     return path
+
+
+def names(paired: Sequence[tuple[FinishedRun, FinishedRun]]) -> list[str]:
+    return [f"{first.path.name} {second.path.name}" for first, second in paired]
 
 
 def verdicts(capsys: pytest.CaptureFixture[str], *words: Path | str) -> dict[str, str]:
@@ -156,7 +169,7 @@ def test_seeds_that_change_nothing_count_once(
         runs.append(FinishedRun.load(copy))
     reference, other = arms(runs)
     assert sorted(reference.by_seed) == [0, 1]
-    assert list(pairs(reference, other)) == [0]
+    assert names(pairs(reference, other)) == ["a b"]
 
 
 def test_runs_are_paired_by_seed_and_a_repeat_is_an_arm_of_its_own(tmp_path: Path) -> None:
@@ -168,10 +181,61 @@ def test_runs_are_paired_by_seed_and_a_repeat_is_an_arm_of_its_own(tmp_path: Pat
     ]
     found = arms([FinishedRun.load(path) for path in paths])
     assert [arm.label for arm in found] == ["system=a", "system=b", "system=a, repeated"]
-    assert list(pairs(found[0], found[1])) == [1]
-    assert list(pairs(found[0], found[2])) == [0]
+    assert names(pairs(found[0], found[1])) == ["a1 b1"]
+    assert names(pairs(found[0], found[2])) == ["a0 again"]
     with pytest.raises(UsageError, match=r"seeds 0, system=b has 1.*no seed is in both"):
         pairs(found[2], found[1])
+
+
+def repeated(tmp_path: Path, system: str, delays_s: Sequence[float]) -> list[Path]:
+    """Live repeats, of one seed, as `repeat=N` makes them."""
+    return [
+        run(
+            tmp_path / f"{system}{number}", delay_s, system=system, engine="torch",
+            overrides=[f"+system={system}", f"+repeat={number}"],
+        )
+        for number, delay_s in enumerate(delays_s, 1)
+    ]  # fmt: skip
+
+
+def test_repeats_are_one_arm_and_their_interval_is_students_t(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a noise floor, which a single pair of live runs would need."""
+    first = repeated(tmp_path, "a", (0.5, 0.52, 0.51))
+    second = repeated(tmp_path, "b", (0.3, 0.34, 0.32))
+    found = arms([FinishedRun.load(path) for path in (*first, *second)])
+    assert [arm.label for arm in found] == ["system=a", "system=b"]
+    assert names(pairs(*found)) == ["a1 b1", "a2 b2", "a3 b3"]
+    assert verdicts(capsys, *first, *second)["TTFT mean"] == "better"
+    assert "240 requests of seeds 0, 3 pairs of runs" in " ".join(capsys.readouterr().out.split())
+    rows = {row["metric"]: row for row in json.loads((tmp_path / "rows.json").read_text())}
+    row = rows["TTFT mean"]
+    assert row["difference"] == pytest.approx(-0.19)
+    assert row["high"] - row["low"] == pytest.approx(2 * 4.303 * 0.01 / 3**0.5, rel=1e-3)
+    assert verdicts(capsys, *first, *second[:2])["TTFT mean"] == "better"
+    assert "2 pairs of runs. Runs in no pair: 1." in " ".join(capsys.readouterr().out.split())
+
+
+def test_repeats_of_one_thing_alone_are_compared_with_each_other(tmp_path: Path) -> None:
+    found = arms([FinishedRun.load(path) for path in repeated(tmp_path, "a", (0.5, 0.52))])
+    assert [arm.label for arm in found] == ["system=fcfs", "system=fcfs, repeated"]
+    assert names(pairs(*found)) == ["a1 a2"]
+
+
+def test_the_picture_has_one_curve_an_arm_over_the_pairs_of_all_seeds(tmp_path: Path) -> None:
+    first = [run(tmp_path / f"a{seed}", 0.5 + seed, seed=seed) for seed in (0, 1)]
+    second = [run(tmp_path / f"b{seed}", 0.3, system="b", seed=seed) for seed in (0, 1)]
+    third = [run(tmp_path / f"c{seed}", 0.4, system="c", seed=seed) for seed in (1, 2)]
+    plots.compare.draw([*first, *second, *third], out := tmp_path / "figure.svg")
+    drawn = out.read_text()
+    assert drawn.count("system=b less system=a, 2 pairs") == 2  # of TTFT and of E2E
+    assert drawn.count("system=c less system=a, 1 pair") == 2
+    _, (axes,) = figure(1, 1, width=3, height=2)
+    paired = pairs(*arms([FinishedRun.load(path) for path in (*first, *second)]))
+    plots.compare._less(axes, "ttft_s", paired)
+    less = np.asarray(axes.lines[0].get_xdata())
+    assert less == pytest.approx([-1.2] * REQUESTS + [-0.2] * REQUESTS)
 
 
 def test_requests_of_two_schedules_are_not_compared(tmp_path: Path) -> None:
@@ -205,6 +269,99 @@ def test_unequal_budgets_are_refused_unless_told(
     assert "4 x TEST-1" in capsys.readouterr().out
 
 
+def as_vllm_says(num_servers: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the manifest of a run on so many vLLM servers has as `engine`, each on one of two
+    GPUs."""
+    config = {
+        "scheduler_config": dict.fromkeys(vllm.SCHEDULER_KEYS, 1),
+        "cache_config": {"num_gpu_blocks": 64, "block_size": 16, "enable_prefix_caching": False},
+        "model_config": {"max_model_len": 1024, "dtype": "torch.bfloat16"},
+        "device_config": {"device": "cuda"},
+    }
+    said = {
+        "version": "1", "vllm_config": config,
+        "system_env": {"nvidia_gpu_models": "GPU 0: NVIDIA H100\nGPU 1: NVIDIA H100"},
+    }  # fmt: skip
+    monkeypatch.setattr(vllm, "_ask", lambda server, path: said)
+    made: list[Any] = [
+        SimpleNamespace(name=f"vllm-{i}", log_path=folder / f"{i}.log", ready_s=1.0)
+        for i in range(num_servers)
+    ]
+    experiment: Any = SimpleNamespace(models={"m": model_spec("tiny-llama")})
+    return vllm._resolved(made, experiment, ["m"] * num_servers)
+
+
+def test_two_and_four_vllm_servers_are_unequal_and_two_are_equal_to_two_workers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two, four, workers = (
+        run(tmp_path / name, delay_s, system=name, engine=engine, engine_=said)
+        for name, delay_s, engine, said in (
+            ("a", 0.5, "vllm", as_vllm_says(2, tmp_path, monkeypatch)),
+            ("b", 0.3, "vllm", as_vllm_says(4, tmp_path, monkeypatch)),
+            ("c", 0.4, "torch", {"devices": ["NVIDIA H100"] * 2}),
+        )
+    )
+    assert main([str(two), str(four)]) == 2
+    assert "differ in devices (2 x TEST-1; 4 x TEST-1): --anyway" in capsys.readouterr().err
+    assert "2 x NVIDIA H100" in origin(FinishedRun.load(two).manifest)
+    assert main([str(two), str(workers)]) == 2
+    told = capsys.readouterr().err
+    assert "engine (vllm; torch)" in told
+    assert "devices" not in told
+
+
+@pytest.mark.parametrize(
+    ("engine", "refused"), [("torch", True), ("sim", False), ("openai", False)]
+)
+def test_live_runs_of_two_machines_are_refused_and_simulated_or_remote_ones_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str, refused: bool
+) -> None:
+    machine = {"cpu": "Xeon", "num_cores": 2, "gpus": []}
+    other = machine | {"gpus": [{"name": "NVIDIA H100"}]}
+    first = run(tmp_path / "a", 0.5, engine=engine, machine=machine)
+    second = run(tmp_path / "b", 0.3, system="b", engine=engine, machine=other)
+    assert main([str(first), str(second)]) == (2 if refused else 0)
+    told = "differ in machine (Xeon, 2 cores; Xeon, 2 cores, NVIDIA H100): --anyway"
+    assert (told in capsys.readouterr().err) == refused
+    if refused:  # the floor of one machine does not judge the other
+        write_floor(first, 0.01)
+        found = verdicts(capsys, first, second, "--anyway")
+        assert found["TTFT mean"] == "cannot tell (no floor)"
+
+
+def test_what_one_run_does_not_say_hides_no_difference_of_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hardware = FinishedRun.load(run(tmp_path / "a", 0.5)).manifest["hardware"]
+    paths = [
+        run(
+            tmp_path / name, 0.5, system=name, engine=engine, hardware=hardware | {"num_devices": n}
+        )
+        for name, engine, n in (("a", "sim", 2), ("b", "openai", 3), ("c", "sim", 4))
+    ]
+    assert main([*map(str, paths)]) == 2
+    assert "devices (2 x TEST-1; 4 x TEST-1)" in capsys.readouterr().err
+
+
+def test_kv_memory_is_compared_in_bytes_where_all_engines_say_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As many tokens of a wider model take more bytes."""
+    tokens = {"num_kv_blocks": {"m": 64}, "block_tokens": 16}
+    first, second, third = (
+        run(tmp_path / name, 0.5, system=name, engine_=tokens | more)
+        for name, more in (
+            ("a", {"instances": [{"kv_bytes": 1024}]}),
+            ("b", {"instances": [{"kv_bytes": 2048}, {"kv_bytes": 2048}]}),
+            ("c", {}),
+        )
+    )
+    assert main([str(first), str(second)]) == 2
+    assert "differ in KV memory (1,024 bytes; 2,048 bytes): --anyway" in capsys.readouterr().err
+    assert main([str(first), str(third)]) == 0
+
+
 def test_an_invalid_run_is_refused_unless_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,6 +371,13 @@ def test_an_invalid_run_is_refused_unless_told(
     (second / "summary.json").write_text(json.dumps(summary))
     assert main([str(first), str(second)]) == 2
     assert "b is INVALID" in capsys.readouterr().err
+
+
+def write_floor(path: Path, reach_s: float, **other: Any) -> None:
+    """As `compare --floor` measures it of the run at `path`. `other`: what it was of instead."""
+    manifest = FinishedRun.load(path).manifest
+    made = {name: manifest[name] for name in noise_floor.OF} | other
+    (path / NOISE_FLOOR).write_text(json.dumps(made | {"difference": {"TTFT mean": reach_s}}))
 
 
 @pytest.mark.parametrize(
@@ -237,15 +401,13 @@ def test_a_live_difference_must_exceed_what_repeats_differ_by(
     first = run(tmp_path / "a", 0.5, engine="torch")
     second = run(tmp_path / "b", 0.3, system="b", engine="torch")
     if reach_s is not None:
-        manifest = json.loads((first / "manifest.json").read_text())
-        made = {name: manifest[name] for name in ("config_hash", "machine", "sources")}
-        made |= {
+        machine = FinishedRun.load(first).manifest["machine"]
+        other: dict[str, dict[str, Any]] = {
             "of another run": {"config_hash": "another"},
-            "elsewhere": {"machine": manifest["machine"] | {"cpu": "another"}},
+            "elsewhere": {"machine": machine | {"cpu": "another"}},
             "edited": {"sources": {"harness/clock.py": "another"}},
-        }.get(of, {})
-        made["difference"] = {"TTFT mean": reach_s}
-        (first / NOISE_FLOOR).write_text(json.dumps(made))
+        }
+        write_floor(first, reach_s, **other.get(of, {}))
     assert verdicts(capsys, first, second)["TTFT mean"] == expected
 
 

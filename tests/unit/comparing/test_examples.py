@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.files import read_json
-from tests.benchmarks.compare_examples import EXAMPLES, OUT, page
+from tests.benchmarks.compare_examples import EXAMPLES, OUT, are_those, page
+from tests.unit.metrics.service import steady, write_run
 
 MADE = {path.stem: read_json(path) for path in sorted(OUT.glob("*.json"))}
 
@@ -19,6 +21,14 @@ def test_the_simulated_example_is_there_and_the_page_is_of_what_is() -> None:
     assert (OUT / "examples.md").read_text() == page(
         [MADE[name] for name in EXAMPLES if name in MADE]
     )
+
+
+def test_an_example_is_drawn_of_its_own_runs_alone(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", steady(5))
+    told = {"run": "a", "ended_utc": read_json(path / "manifest.json")["ended_utc"]}
+    assert are_those(tmp_path, [told])
+    assert not are_those(tmp_path, [told | {"ended_utc": "earlier"}])
+    assert not are_those(tmp_path, [told, told | {"run": "b"}])
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -36,6 +46,7 @@ def test_an_example_names_configuration_revision_hardware_and_seeds(name: str) -
         assert set(words) <= set(run["command"])
         assert run["simulated"] == (example.repeats == 0)
         assert run["verdict"] == "VALID"
+    assert "picture" not in made or (OUT / made["picture"]).is_file()
     floor: dict[str, Any] | None = made["noise_floor"]
     assert (len(floor["repeats"]) if floor else 0) == example.repeats
     assert {row["metric"] for row in made["rows"]} >= {"TTFT mean", "goodput/s", "tokens/s"}

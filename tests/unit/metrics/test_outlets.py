@@ -112,7 +112,7 @@ def test_compare_gives_no_ratio_across_what_does_not_compare(
     warning, *_, error = str(table.caption).splitlines()
     assert warning == f"The runs differ in {said} do not compare."
     compare.draw([paths[0], paths[2]], out := tmp_path / "figure.svg")
-    assert ("less the first run" in out.read_text()) == slo_alone
+    assert ("less the first arm" in out.read_text()) == slo_alone
     assert error == "simulator error: not measured for TEST-1"
     assert conditions.differences(runs) == [warning]
     assert conditions.differences(runs[:2]) == []
