@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +14,12 @@ from scipy.stats import bootstrap
 from harness.errors import UsageError
 from harness.experiments.sweep import flattened, settings
 from harness.records.interval import interval
+from harness.records.run_folder import FinishedRun
+from harness.records.simulator_band import bands, regime
 from plots import sweep
+from plots.style import figure
 from tests.running import run_here
+from tests.unit.metrics.service import steady, write_run
 
 
 def test_the_interval_is_students_t() -> None:
@@ -60,3 +66,34 @@ def test_a_sweep_is_drawn_with_a_band(tmp_path: Path) -> None:
         sweep.draw(table, "rate", "ttft_s.mean", None)
     with pytest.raises(UsageError, match="there is no"):
         sweep.draw(tmp_path / "none.csv", "rate", "ttft_s.mean", None)
+
+
+def test_means_over_a_number_have_the_simulators_band_or_the_caption_says_that_there_is_none(
+    tmp_path: Path,
+) -> None:
+    def simulated(name: str, device: str) -> Path:
+        file = (path := write_run(tmp_path / name, steady(80))) / "manifest.json"
+        manifest = json.loads(file.read_text())
+        manifest["hardware"] |= {"device": device, "name": "local"}
+        manifest["engine"] |= {"step_times": {"m": "measured"}}
+        file.write_text(json.dumps(manifest))
+        return path
+
+    known, unknown = simulated("a", "cpu"), simulated("b", "A10")
+    rows = pd.DataFrame({"rate": [1, 1, 2], "ttft_s.p50": [1.0, 3.0, 4.0], "verdict": "VALID"})
+    run = FinishedRun.load(known)
+    band = bands(run.manifest, run.summary)["ttft_s.p50"]
+    _, (axes,) = figure(1, 1, width=3, height=2)
+    (said,) = sweep._bands(axes, rows, [run] * 3, "rate", "ttft_s.p50", None, None)
+    drawn: list[Any] = list(axes.collections)
+    bars = [each.get_segments()[0] for each in drawn]
+    assert [bar[:, 0].tolist() for bar in bars] == [[1, 1], [2, 2]]
+    assert [tuple(bar[:, 1]) for bar in bars] == [
+        (min(low, mean), max(high, mean)) for mean in (2.0, 4.0) for low, high in [band.real(mean)]
+    ]
+    assert said == "bars: the simulator's band"
+    rows.assign(run=str(unknown)).to_csv(table := tmp_path / "sweep-1.csv", index=False)
+    text = sweep.draw(table, "rate", "ttft_s.p50", None, tmp_path / "sweep.svg").read_text()
+    load = regime(run.summary)
+    assert f"no simulator's band of ttft_s.p50 for runs that are {load}" in text
+    assert "bars: the" not in text
