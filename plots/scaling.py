@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
@@ -35,14 +36,10 @@ def scaling(run: FinishedRun) -> Scaling | None:
     engine = run.manifest["engine"]
     return scaling_of(
         run.requests, events, ttft_s=run.summary["slo"]["ttft_s"],
-        num_devices=_num_devices(run.summary),
+        # Held on average, and so many over the whole run.
+        num_devices=(run.summary["gpu_seconds"] or 0.0) / (run.summary["duration_s"] or 1.0),
         num_instances=engine.get("num_instances") or len(engine.get("devices", ())) or None,
     )  # fmt: skip
-
-
-def _num_devices(summary: Mapping[str, Any]) -> float:
-    """Devices that were held, on average."""
-    return (summary["gpu_seconds"] or 0.0) / (summary["duration_s"] or 1.0)
 
 
 def episode_rows(found: Scaling) -> Iterator[list[str]]:
@@ -62,10 +59,8 @@ def said(found: Scaling, summary: Mapping[str, Any]) -> dict[str, str]:
     """What there is to say of the whole run, by name."""
     held = [f"{role} {number(held_s)}" for role, held_s in sorted(found.held_gpu_s.items())]
     told = {"GPU seconds held": ", ".join(held)}
-    told["GPU seconds used"] = "not known: no batches among the events"
-    if found.used_s is not None:
-        devices = _num_devices(summary) / sum(map(len, found.roles.values()))
-        told["GPU seconds used"] = number(found.used_s * devices)
+    used = found.used_gpu_s
+    told["GPU seconds used"] = "not known: not recorded" if used is None else number(used)
     if lent := found.roles.get(LENT):
         mean = sum(end - start for start, end, _ in lent) / (summary["duration_s"] or 1.0)
         told["leases"] = f"{len(lent):,}, {number(mean)} at a time"
@@ -101,32 +96,49 @@ def tables(run_dirs: Sequence[Path]) -> Iterator[Table]:
 
 
 def draw(run_dir: Path) -> Path | None:
-    """Writes scaling.png into the run's folder; None: nothing scaled."""
+    """Writes scaling.png into the run's folder: its instances, and its episodes if it scaled. None:
+    its events tell of no instances."""
     run = FinishedRun.load(run_dir)
     found = scaling(run)
-    if found is None or not found.episodes:
+    if found is None or not found.roles:
         return None
-    made, (above, below) = figure(2, 1, width=9, height=5)
+    rows = 1 + bool(found.episodes)
+    made, (above, *below) = figure(rows, 1, width=9, height=2.5 * rows)
+    end_s = max(end for spans in found.roles.values() for _, end, _ in spans)
+    _roles(above, found)
+    for axes in below:
+        _episodes(axes, found, run, end_s)
+    for axes in (above, *below):
+        axes.set_xlim(0, end_s)
+    axes.set_xlabel("time (s)")
+    stamp_runs(made, [run])
+    return save(made, run_dir / "scaling.png")
+
+
+def _roles(axes: Axes, found: Scaling) -> None:
+    """How many instances there are in each role, and how many leases of lent memory."""
     held = {role: np.array([span[:2] for span in spans]) for role, spans in found.roles.items()}
     edges = np.unique(np.concatenate([[0.0], *map(np.ravel, held.values())]))
     counts = {
         role: [((spans[:, 0] <= at) & (at < spans[:, 1])).sum() for at in edges]
         for role, spans in sorted(held.items())
     }
-    above.stackplot(edges, *counts.values(), labels=counts, step="post", colors=PALETTE, lw=0)
-    above.set(title="Instances by role", ylabel="instances", ylim=(0, 1.3 * above.get_ylim()[1]))
-    above.legend(loc="upper right", ncols=3)
+    leases = counts.pop(LENT, None)
+    if counts:
+        axes.stackplot(edges, *counts.values(), labels=counts, step="post", colors=PALETTE, lw=0)
+    if leases:
+        axes.step(edges, leases, where="post", color="0.2", label=f"leases of {LENT}")
+    axes.set(title="Instances by role", ylabel="instances", ylim=(0, 1.3 * axes.get_ylim()[1]))
+    axes.legend(loc="upper right", ncols=3)
+
+
+def _episodes(axes: Axes, found: Scaling, run: FinishedRun, end_s: float) -> None:
     kinds = [*dict.fromkeys(each.kind for each in found.episodes)]
     for place, kind in enumerate(kinds):
         mine = [each for each in found.episodes if each.kind == kind]
-        spans = [(one.start_s, max(one.end_s - one.start_s, edges[-1] / 2000)) for one in mine]
-        below.broken_barh(spans, (place - 0.3, 0.6), color=PALETTE[place])
+        spans = [(one.start_s, max(one.end_s - one.start_s, end_s / 2000)) for one in mine]
+        axes.broken_barh(spans, (place - 0.3, 0.6), color=PALETTE[place])
     arrival_s = run.requests["arrival_s"].to_numpy()[found.hurt]
-    below.plot(arrival_s, np.full(len(arrival_s), len(kinds)), "|", color=PALETTE[3], ms=8)
-    lanes(below, [*kinds, "late"])
-    title = "Scaling, and the arrivals of late requests that waited meanwhile"
-    below.set(title=title, xlabel="time (s)")
-    for axes in (above, below):
-        axes.set_xlim(0, edges[-1])
-    stamp_runs(made, [run])
-    return save(made, run_dir / "scaling.png")
+    axes.plot(arrival_s, np.full(len(arrival_s), len(kinds)), "|", color=PALETTE[3], ms=8)
+    lanes(axes, [*kinds, "late"])
+    axes.set_title("Scaling, and the arrivals of late requests that waited meanwhile")

@@ -70,7 +70,8 @@ class ElasticCluster:
         self._executors, self._shared = executors, shared
         self._loop, self._fabric = shared.loop, shared.fabric
         self._mover = KvMover(shared)
-        self._roles: dict[ElasticInstance, tuple[str, float]] = {}  # held slots: role, since when
+        # Held slots: the role, since when, and how long batches had occupied the instance by then.
+        self._roles: dict[ElasticInstance, tuple[str, float, float]] = {}
         self._leases: dict[KvStore, Lent] = {}
         self._fabric.on_lost, self._fabric.on_host_lost = self._lost, self._host_lost
 
@@ -92,7 +93,7 @@ class ElasticCluster:
         """Holds the slot for `role` from now on; one that is held changes its role."""
         instance.check_alive()
         self._end_role(instance)
-        self._roles[instance] = role, self._loop.now
+        self._roles[instance] = role, self._loop.now, instance.occupied_s
 
     def release(self, instance: ElasticInstance) -> None:
         """Gives the slot back. RunError where something of a request is still on it."""
@@ -108,10 +109,11 @@ class ElasticCluster:
 
     def _end_role(self, instance: ElasticInstance) -> None:
         if instance in self._roles:
-            role, since_s = self._roles.pop(instance)
+            role, since_s, before_s = self._roles.pop(instance)
             self._shared.record(
-                "slot", instance.name, since_s, role=role, num_devices=instance.model.tp
-            )
+                "slot", instance.name, since_s, role=role, num_devices=instance.model.tp,
+                occupied_s=instance.occupied_s - before_s,
+            )  # fmt: skip
 
     def end(self) -> None:
         """The run is over: slots and leases are held until now."""

@@ -61,6 +61,7 @@ class ElasticInstance:
         self._loading = set[int]()
         self.gone = Event(self._loop)  # set once it is lost
         self._running: dict[RunningBatch, None] = {}
+        self._occupied_s = self._since_s = 0.0  # by batches until there was none, and since when
         for layer in self._here if resident is None else resident:
             self._here[layer].set()
 
@@ -130,10 +131,20 @@ class ElasticInstance:
 
     def join(self, running: RunningBatch) -> None:
         """Has the batch need this instance until it leaves."""
+        if not self._running:
+            self._since_s = self._loop.now
         self._running[running] = None
 
     def leave(self, running: RunningBatch) -> None:
+        occupied_s = self.occupied_s
         self._running.pop(running, None)
+        if not self._running:
+            self._occupied_s = occupied_s
+
+    @property
+    def occupied_s(self) -> float:
+        """Seconds so far in which one batch at least needed this instance."""
+        return self._occupied_s + (self._loop.now - self._since_s if self._running else 0.0)
 
     def end(self, running: RunningBatch) -> None:
         self.leave(running)

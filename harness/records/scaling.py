@@ -50,13 +50,13 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaling:
-    """`roles`: spans (start, end, devices) by role. `used`: seconds in which instances ran batches;
-    None: batches were not recorded. `stable_s`: from the beginning of each time of scaling to when
-    all who waited meanwhile had a first token, inf: one never had. `late`: requests beyond the
-    SLO's TTFT; `hurt`: those of them that waited while it scaled."""
+    """`roles`: spans (start, end, devices) by role. `used_gpu_s`: seconds in which batches occupied
+    devices; None: not recorded. `stable_s`: from the beginning of each time of scaling to when all
+    who waited meanwhile had a first token, inf: one never had. `late`: requests beyond the SLO's
+    TTFT; `hurt`: those of them that waited while it scaled."""
 
     roles: dict[str, list[tuple[float, float, int]]]
-    used_s: float | None
+    used_gpu_s: float | None
     episodes: list[Episode]
     stable_s: list[float]
     late: Bools
@@ -96,8 +96,11 @@ def scaling_of(
     for start_s, end_s in merged((each.start_s, each.end_s) for each in episodes):
         waited = (waits[0] < end_s) & (waits[1] > start_s)
         stable_s.append(float(waits[1][waited].max(initial=end_s)) - start_s)
-    used_s = sum(each["end_s"] - each["start_s"] for each in ran) if ran else None
-    return Scaling(roles, used_s, episodes, stable_s, late, late & hurt)
+    slots = [each["fields"] for each in kept if "occupied_s" in each["fields"]]
+    used = [slot["occupied_s"] * slot["num_devices"] for slot in slots]
+    gpus = num_devices / max(sum(map(len, roles.values())), 1)  # of a pooled instance
+    used += [(each["end_s"] - each["start_s"]) * gpus for each in ran]
+    return Scaling(roles, sum(used) if used else None, episodes, stable_s, late, late & hurt)
 
 
 def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

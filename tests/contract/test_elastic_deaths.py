@@ -110,6 +110,40 @@ def test_slots_are_accounted_by_role(bed: Beds, engine: str) -> None:
         assert held["decode"] >= 0.0399
 
 
+def test_a_slot_tells_how_long_batches_occupied_it_overlapping_ones_counted_once(
+    bed: Beds, engine: str
+) -> None:
+    with bed(engine, 2) as made:
+
+        async def story() -> float:
+            for instance in made.instances:
+                made.cluster.take(instance, "serving")
+            pipe, requests = halves(made), [made.request(20, 40) for _ in range(2)]
+            start_s = made.loop.now
+            await prefill(pipe, requests)
+            tasks = [made.loop.spawn(finish(pipe, [each]), name="batch") for each in requests]
+            for task in tasks:
+                await made.loop.wait(task.finished)
+            spent_s = float(made.loop.now - start_s)
+            for instance in made.instances:
+                made.cluster.take(instance, "idle")
+            await made.loop.sleep(0.02)
+            for instance in made.instances:
+                made.cluster.release(instance)
+            return spent_s
+
+        before = len(made.recorder.events)  # of other tests
+        spent_s = made.run(story())
+        events = made.recorder.events[before:]
+        slots = [each["fields"] for each in events if each["kind"] == "slot"]
+        serving = [slot["occupied_s"] for slot in slots if slot["role"] == "serving"]
+        assert len(serving) == 2
+        assert all(0 < occupied_s <= spent_s * (1 + 1e-9) for occupied_s in serving)
+        if engine == "sim":  # one batch follows another at once
+            assert serving == [pytest.approx(spent_s)] * 2
+        assert [slot["occupied_s"] for slot in slots if slot["role"] == "idle"] == [0.0, 0.0]
+
+
 def test_the_death_of_a_holder_fails_the_pipeline_that_it_attends_for(engine: str) -> None:
     with private(engine, 3) as made:
 

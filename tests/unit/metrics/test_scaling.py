@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.image import imread
 
 from harness.records.run_folder import FinishedRun
 from harness.records.scaling import Scaling, merged, scaling_of
 from plots import report
+from plots import scaling as scaling_picture
 from plots.scaling import draw, episode_rows, said, scaling, tables
+from plots.style import figure
 from tests.unit.metrics.service import Service, write_run
 
 
@@ -29,13 +32,13 @@ def growing() -> Service:
     3.5 s and serves from 4 s to 10 s."""
     service = Service((0.0, 2), (1.5, 2), (3.0, 2), (5.0, 2), (8.5, 2))
     event = service.recorder.event
-    event("slot", "a", 0.0, 10.0, role="serving", num_devices=1)
-    event("slot", "b", 2.0, 4.0, role="loading", num_devices=2)
+    event("slot", "a", 0.0, 10.0, role="serving", num_devices=1, occupied_s=4.0)
+    event("slot", "b", 2.0, 4.0, role="loading", num_devices=2, occupied_s=0.0)
     event("load", "b", 2.5, 3.5, layers=[0], source="a")
     event("transfer", "b", 2.5, 3.5, source="a", purpose="weights", bytes=1, complete=True)
     event("transfer", "b", 3.25, 3.75, source="a", purpose="kv", bytes=1, complete=True)
     event("load", "a", 0.0, 3.0, layers=[0], source="dram")
-    event("slot", "b", 4.0, 10.0, role="serving", num_devices=2)
+    event("slot", "b", 4.0, 10.0, role="serving", num_devices=2, occupied_s=1.5)
     service.complete(0, 0.5, 0.6)
     service.complete(1, 2.0, 2.1)  # within the SLO
     service.complete(2, 4.5, 4.6)  # late, and waited for the start
@@ -47,7 +50,7 @@ def growing() -> Service:
 def test_gpu_seconds_are_those_of_held_slots_by_role() -> None:
     made = found(growing())
     assert made.held_gpu_s == {"serving": 10.0 + 2 * 6.0, "loading": 2 * 2.0}
-    assert made.used_s is None  # no batches are recorded
+    assert made.used_gpu_s == 4.0 + 2 * 1.5
     assert made.roles["serving"] == [(0.0, 10.0, 1), (4.0, 10.0, 2)]
 
 
@@ -103,7 +106,7 @@ def test_a_switch_splits_by_what_its_model_waited_for() -> None:
         {"allocate": 0.0, "engine": 0.5, "weights": 0.5, "KV": 0.75, "rest": 0.25}
     )
     assert switch.first_batch_s == pytest.approx(0.5)
-    assert made.used_s == pytest.approx(2.5)
+    assert made.used_gpu_s == pytest.approx(2.5)
     assert made.held_gpu_s == {"decode and prefill": 4.0, "decode": 4.0}
     assert not made.hurt.any()  # the late one is of model m
 
@@ -116,7 +119,9 @@ def test_leases_are_told_and_hold_no_gpu() -> None:
     made = found(service)
     assert made.held_gpu_s == {"lender": 2.0}
     assert made.episodes == []
-    assert said(made, service.summary())["leases"] == "1, 0.5 at a time"
+    told = said(made, service.summary())
+    assert told["leases"] == "1, 0.5 at a time"
+    assert told["GPU seconds used"] == "not known: not recorded"  # as in an earlier version's run
 
 
 def test_a_run_without_slots_or_batches_did_not_scale() -> None:
@@ -145,6 +150,7 @@ def test_table_report_and_picture_tell_of_a_finished_run(tmp_path: Path, engine:
     assert row == ["start", "1", "2,000", "2,000", "500", "0", "1,000", "250", "250", "none"]
     told = said(made, loaded.summary)
     assert told["GPU seconds held"] == "loading 4.00, serving 22.0"
+    assert told["GPU seconds used"] == "7.00"
     assert told["late while scaling"] == "1 of 2 late, of 5 requests"
     report.draw(run)
     page = (run / "report.html").read_text()
@@ -156,8 +162,22 @@ def test_table_report_and_picture_tell_of_a_finished_run(tmp_path: Path, engine:
     assert "1 of 2 late, of 5 requests" in [*whole.columns[2].cells]
 
 
-def test_a_run_in_which_nothing_scaled_has_no_picture(tmp_path: Path) -> None:
+def test_roles_and_leases_are_drawn_where_nothing_scaled(tmp_path: Path) -> None:
     service = Service((0.0, 2))
     service.complete(0, 0.5, 2.0)
-    service.recorder.event("slot", "a", 0.0, 2.0, role="serving", num_devices=1)
-    assert draw(write_run(tmp_path / "run", service)) is None
+    assert draw(write_run(tmp_path / "plain", service)) is None
+    service.recorder.event("slot", "a", 0.0, 2.0, role="lender", num_devices=1)
+    service.recorder.event("slot", "b", 0.0, 2.0, role="consumer", num_devices=1)
+    service.recorder.event("lease", "a", 0.5, 1.5, bytes=8)
+    made = scaling(FinishedRun.load(path := write_run(tmp_path / "run", service)))
+    assert made is not None
+    _, (axes,) = figure(1, 1, width=3, height=2)
+    scaling_picture._roles(axes, made)
+    assert axes.get_legend_handles_labels()[1] == ["consumer", "lender", "leases of lent memory"]
+    (leases,) = axes.lines
+    assert leases.get_xydata().tolist() == [[0, 0], [0.5, 1], [1.5, 0], [2, 0]]
+    assert draw(path) == path / "scaling.png"
+    with_episodes = draw(write_run(tmp_path / "grown", growing()))
+    assert with_episodes is not None
+    low, high = (imread(each).shape[0] for each in (path / "scaling.png", with_episodes))
+    assert high > 1.5 * low  # a second panel
