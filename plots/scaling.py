@@ -128,7 +128,8 @@ def _roles(axes: Axes, found: Scaling) -> None:
         axes.stackplot(edges, *counts.values(), labels=counts, step="post", colors=PALETTE, lw=0)
     if leases:
         axes.step(edges, leases, where="post", color="0.2", label=f"leases of {LENT}")
-    axes.set(title="Instances by role", ylabel="instances", ylim=(0, 1.3 * axes.get_ylim()[1]))
+    ylabel = "instances, leases" if leases else "instances"
+    axes.set(title="Instances by role", ylabel=ylabel, ylim=(0, 1.3 * axes.get_ylim()[1]))
     axes.legend(loc="upper right", ncols=3)
 
 

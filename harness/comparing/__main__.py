@@ -124,7 +124,7 @@ def _method(
     count, alone = len(paired), num_runs - 2 * len(paired)
     return (
         f"{every:,} requests of seeds {named}, {count} pair{'s' * (count > 1)} of runs{lack}. "
-        + (f"Runs in no pair: {alone}. " if alone else "")
+        + (f"Runs without a partner, or as those of another pair: {alone}. " if alone else "")
         + "Each metric is judged by itself. "
         "d: mean / standard deviation of the differences by request (Cohen's d of pairs)"
     )

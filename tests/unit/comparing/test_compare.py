@@ -214,7 +214,9 @@ def test_repeats_are_one_arm_and_their_interval_is_students_t(
     assert row["difference"] == pytest.approx(-0.19)
     assert row["high"] - row["low"] == pytest.approx(2 * 4.303 * 0.01 / 3**0.5, rel=1e-3)
     assert verdicts(capsys, *first, *second[:2])["TTFT mean"] == "better"
-    assert "2 pairs of runs. Runs in no pair: 1." in " ".join(capsys.readouterr().out.split())
+    assert "2 pairs of runs. Runs without a partner, or as those of another pair: 1." in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_repeats_of_one_thing_alone_are_compared_with_each_other(tmp_path: Path) -> None:
