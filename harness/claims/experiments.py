@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import ceil
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, prod
 from pathlib import Path
-from statistics import fmean
+from typing import Any
+
+import yaml
 
 from harness.calibrate.tables import markdown_rows, page
 from harness.claims.assess import Judged
 from harness.claims.page import Papers
-from harness.files import read_json
+from harness.experiments.figure_progress import RUN_BYTES
+from harness.files import YamlLoader, read_json
 
-RUN_MB = 0.6  # the mean over all runs of the four papers, which take 5 GB
+SWEPT = Path(__file__).resolve().parents[2] / "conf/experiment"
 HEAD = ["figure", "claims", "experiments", "command", "runs", "minutes", "MB"]
 
 
@@ -34,12 +37,25 @@ def _rows(published: Path, rows: Sequence[Judged]) -> Iterator[list[str]]:
     for path in sorted(published.glob("*.json")):
         about = read_json(path)
         count, live = about["num_runs"], set(about["engines"]) - {"sim"}
-        minutes = ceil(count * fmean(about["run_s"].values()) / 60) if count else 0
+        minutes = ceil(count * _run_s(about["run_s"]) / 60) if count else 0
         yield [
             path.stem, ", ".join(claims.pop(path.stem, ["none"])),
             ", ".join(about["experiments"]) or "none",
             f"`make reproduce FIGURE={path.stem} TIER=full`",
-            f"{count}{', live' if live else ''}", str(minutes), str(ceil(count * RUN_MB)),
+            f"{count}{', live' if live else ''}", str(minutes), str(ceil(count * RUN_BYTES / 1e6)),
         ]  # fmt: skip
     for figure, left in claims.items():
         yield [figure or "none", ", ".join(left), *["none"] * 5]
+
+
+def _run_s(of_experiments: Mapping[str, float]) -> float:
+    """Seconds of a run of a figure: the mean of its experiments, each by the runs of its sweep."""
+    runs = {name: _num_runs(SWEPT / f"{name}.yaml") for name in of_experiments}
+    return sum(runs[name] * each for name, each in of_experiments.items()) / sum(runs.values())
+
+
+def _num_runs(experiment: Path) -> int:
+    swept: Any = yaml.load(experiment.read_text(), YamlLoader)
+    for key in ("hydra", "sweeper", "params"):
+        swept = swept.get(key, {})
+    return prod(len(str(values).split(",")) for values in swept.values())

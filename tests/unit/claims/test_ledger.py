@@ -22,7 +22,7 @@ ABOUT: dict[str, Any] = {
     "synthetic": ["arrivals drawn"],
     "runs_git": [],
     "num_runs": 5,
-    "run_s": {"e": 1.0},
+    "run_s": {"aegaeon_fig01": 1.0},
 }
 HEAD = "title: A Paper\nvenue: X'99\nclaims:\n"
 ONE = "- {id: a, section: '1', quantity: q, published: 1, unit: x, reason: because}\n"

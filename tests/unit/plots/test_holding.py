@@ -88,7 +88,10 @@ def test_a_row_that_quick_compares_rests_on_no_run_of_another_seed(name: str) ->
     assert {"seed", "config_hash"} <= set(table), "rows say their seed and runs"
     sets = json.loads((published(name) / f"{name}.json").read_text()).get("sets", {})
     seeds: dict[str, float] = {}  # by the hash of a run, which has one
-    for row in table[table.seed.notna() & table.config_hash.notna()].itertuples():
+    named = table[table.seed.notna() & table.config_hash.notna()]
+    named = named[~named.config_hash.str.contains(" of FIGURE.json's")]  # no set: an older table
+    assert len(named)
+    for row in named.itertuples():
         for run in sets.get(row.config_hash, str(row.config_hash).split()):
             assert seeds.setdefault(run, row.seed) == row.seed, f"{run} is of another seed, too"
 
