@@ -95,11 +95,14 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
 
 
 def slo_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Attainment, its interval by request, and goodput with its interval."""
+    """Attainment, and goodput, each with its interval where there is one."""
     slo, within = summary["slo"], summary.get("intervals_95", {})  # earlier runs have none
-    shares = ", ".join(f"{kind} {share(summary['slo_attainment'][kind])}" for kind in ATTAINMENTS)
-    ends = _within(within.get("slo_attainment", {}).get("request"), share)
-    yield "SLO attainment", f"{shares}{ends}"
+    of_shares = within.get("slo_attainment", {})
+    shares = (
+        f"{kind} {share(summary['slo_attainment'][kind])}{_within(of_shares.get(kind), share)}"
+        for kind in ATTAINMENTS
+    )
+    yield "SLO attainment", ", ".join(shares)
     good = f"{number(summary['goodput_per_s'])} requests/s"
     ends = _within(within.get("goodput_per_s"), number)
     yield "goodput", f"{good}{ends} within SLO {slo['name']}: {slo_words(slo)}"

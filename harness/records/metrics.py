@@ -64,8 +64,8 @@ def summarise(
     found, where there were any; such runs ask for no rate.
     TTFT and TBT are of every token that came, also of requests that failed later; TPOT and E2E
     are of completed requests. None: no such value, or too few samples.
-    intervals_95: of means, percentiles, attainment by request and goodput, over this run's
-    requests; they say nothing of another seed or machine.
+    intervals_95: of means, percentiles, attainment by token and request, and goodput, over this
+    run's requests; they say nothing of another seed or machine.
     steady: the same from the end of the warm-up to the last arrival, or why there is no such time.
     receive_lag_s and answers are of servers behind a socket. Where these do not say when tokens
     came (verdict's notes), what rests on single tokens is None: tbt_s, itl_chunk_s, attainment
@@ -90,7 +90,7 @@ def summarise(
         "slo": slo.told(),
         "slo_attainment": attained.shares(times_known=times_known),
         "goodput_per_s": _per_s(attained.good.sum(), duration_s),
-        "intervals_95": uncertainty.of_run(log, attained.good),
+        "intervals_95": uncertainty.of_run(log, attained, times_known=times_known),
         "fluidity_index": summarise_fluidity(log, slo) if times_known else None,
         "qoe": summarise_qoe(log, slo) if times_known else None,
         "stalls": summarise_stalls(log, stall_s) if times_known else None,

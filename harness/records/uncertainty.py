@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from harness.records.attainment import Attained
 from harness.records.percentiles import PERCENTILES, min_samples
-from harness.records.token_log import Bools, Floats, TokenLog
+from harness.records.token_log import Bools, Floats, Ints, TokenLog
 
 Z = 1.959964  # of a standard normal, 2.5 % lie above
 DIRECT_LAGS = 32  # correlations up to this lag are computed one by one: most series need two
@@ -70,24 +71,35 @@ def of_latency(values: Floats) -> dict[str, list[float | None]]:
 
 
 def of_share(flags: Bools) -> list[float]:
-    """The interval of the share of requests that `flags` [n] names.
+    """The interval of the share of requests that `flags` [n] names."""
+    return of_ratio(flags.astype(np.int64), np.ones(len(flags), np.int64))
+
+
+def of_ratio(parts: Ints, wholes: Ints) -> list[float]:
+    """The interval of sum(parts) / sum(wholes): a part of a whole of each of n requests.
 
     Blocks begin anywhere, and from the last request go on with the first; each resample has n
-    requests. Where all or none are named resampling shows nothing: Wilson's score for n requests.
+    requests. Their length follows from what each request adds to the ratio (part - ratio whole).
+    Where all parts are whole or 0 resampling shows nothing: Wilson's score for n requests.
     """
-    count, named = len(flags), int(flags.sum())
-    if named in (0, count):
+    count, part, whole = len(parts), int(parts.sum()), int(wholes.sum())
+    if part in (0, whole):
         reach = Z**2 / (count + Z**2)
-        return [1 - reach, 1.0] if named else [0.0, reach]
-    length = block_length(flags.astype(np.float64))
-    whole, rest = divmod(count, length)
-    before = np.concatenate([[0], np.cumsum(np.concatenate([flags, flags[:length]]))])
-    in_block = (before[length : length + count] - before[:count]).astype(np.int32)
-    in_rest = before[rest : rest + count] - before[:count]
+        return [1 - reach, 1.0] if part else [0.0, reach]
+    length = block_length(parts - part / whole * wholes)
+    blocks, rest = divmod(count, length)
     rng = np.random.default_rng(SEED)
-    starts = rng.integers(count, size=(RESAMPLES, whole), dtype=np.int32)
-    sums = in_block[starts].sum(axis=1) + in_rest[rng.integers(count, size=RESAMPLES)]
-    ends: list[float] = np.quantile(sums / count, (0.025, 0.975)).tolist()
+    starts = rng.integers(count, size=(RESAMPLES, blocks), dtype=np.int32)
+    last = rng.integers(count, size=RESAMPLES)
+
+    def resampled(values: Ints) -> Ints:
+        before = np.concatenate([[0], np.cumsum(np.concatenate([values, values[:length]]))])
+        in_block, in_rest = (before[n : n + count] - before[:count] for n in (length, rest))
+        sums: Ints = in_block[starts].sum(axis=1) + in_rest[last]
+        return sums
+
+    ratios = resampled(parts) / resampled(wholes)
+    ends: list[float] = np.quantile(ratios, (0.025, 0.975)).tolist()
     return ends
 
 
@@ -111,15 +123,16 @@ def block_length(values: Floats) -> int:
     return min(max(least, ceil(float(longest))), most)
 
 
-def of_run(log: TokenLog, good: Bools) -> dict[str, Any]:
-    """`intervals_95` of summary.json. good: which requests met the SLO."""
-    shares, duration_s = of_share(good), log.duration_s
-    rates = [share * len(good) / duration_s for share in shares] if duration_s > 0 else None
+def of_run(log: TokenLog, attained: Attained, *, times_known: bool) -> dict[str, Any]:
+    """`intervals_95` of summary.json. times_known: of single tokens."""
+    shares, duration_s = of_share(attained.good), log.duration_s
+    tokens = of_ratio(attained.on_time_tokens, attained.asked_tokens) if times_known else None
+    rates = [share * len(log) / duration_s for share in shares] if duration_s > 0 else None
     return {
         "ttft_s": of_latency(log.ttft_s),
         "tpot_s": of_latency(log.tpot_s),
         "e2e_s": of_latency(log.e2e_s),
-        "slo_attainment": {"request": shares},
+        "slo_attainment": {"token": tokens, "request": shares},
         "goodput_per_s": rates,
     }
 

@@ -112,6 +112,7 @@ def test_tokens_that_only_the_last_usage_tells_of_have_no_times(tmp_path: Path) 
     assert summary["tbt_s"]["mean"] is None
     assert summary["itl_chunk_s"]["mean"] is None
     assert summary["slo_attainment"]["token"] is None
+    assert summary["intervals_95"]["slo_attainment"]["token"] is None
     assert summary["slo_attainment"]["request"] == 1.0
     assert summary["ttft_s"]["mean"] > 0
     assert "20 of 20 answers had tokens that only the usage at their end told of" in notes(summary)

@@ -5,7 +5,7 @@ import pytest
 from scipy.signal import lfilter
 from scipy.stats import norm
 
-from harness.records.uncertainty import effective_samples, of_latency, of_share
+from harness.records.uncertainty import effective_samples, of_latency, of_ratio, of_share
 from tests.unit.metrics.service import Service, steady
 
 
@@ -44,13 +44,19 @@ def test_95_of_100_intervals_hold_the_true_values(phi: float) -> None:
 
 
 @pytest.mark.parametrize("true", [0.5, 0.9])
-def test_intervals_of_the_share_of_correlated_requests_hold_it_too(true: float) -> None:
-    """Some 92 of 100; of independent requests' intervals it would be about 40."""
-    rng, beyond, held = np.random.default_rng(1), float(norm.ppf(true)), 0
+def test_intervals_of_the_share_of_correlated_requests_or_tokens_hold_it_too(true: float) -> None:
+    """Some 92 of 100; of independent requests' intervals it would be about 40. Tokens are of
+    answers whose lengths are unequal."""
+    rng, lengths = np.random.default_rng(1), np.random.default_rng(2)
+    held = {"request": 0, "token": 0}
     for _ in range(200):
-        low, high = of_share(correlated(rng, 4000, 0.9) * (1 - 0.9**2) ** 0.5 < beyond)
-        held += low <= true <= high
-    assert 176 <= held <= 198
+        level = norm.cdf(correlated(rng, 4000, 0.9) * (1 - 0.9**2) ** 0.5)  # uniform, of mean 1/2
+        asked = lengths.integers(1, 500, 4000)
+        on_time = lengths.binomial(asked, level ** (1 / true - 1))  # its mean is the true share
+        found = {"request": of_share(level < true), "token": of_ratio(on_time, asked)}
+        for name, (low, high) in found.items():
+            held[name] += low <= true <= high
+    assert all(176 <= count <= 198 for count in held.values()), held
 
 
 def test_the_same_run_has_the_same_interval() -> None:
@@ -90,8 +96,9 @@ def test_a_summary_has_intervals_around_its_values() -> None:
         for column in ("mean", "p50", "p90"):
             low, high = within[name][column]
             assert low < summary[name][column] < high
-    low, high = within["slo_attainment"]["request"]
-    assert low < summary["slo_attainment"]["request"] < high
+    for kind, (low, high) in within["slo_attainment"].items():
+        assert low < summary["slo_attainment"][kind] < high
+    assert within["slo_attainment"].keys() == {"token", "request"}
     assert within["goodput_per_s"][0] < summary["goodput_per_s"] < within["goodput_per_s"][1]
 
 

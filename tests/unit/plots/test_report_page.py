@@ -68,8 +68,9 @@ def test_a_report_is_one_file_with_the_runs_numbers(tmp_path: Path) -> None:
     within = summary["intervals_95"]
     low, high = within["e2e_s"]["p50"]
     assert f"{seconds(low)} to {seconds(high)}" in text
-    low, high = within["slo_attainment"]["request"]
-    assert f"(95 %: {low:.1%} to {high:.1%}) goodput" in text
+    for kind, (low, high) in within["slo_attainment"].items():
+        attained = summary["slo_attainment"][kind]
+        assert f"{kind} {attained:.1%} (95 %: {low:.1%} to {high:.1%})" in text
     low, high = map(number, within["goodput_per_s"])
     assert f"requests/s (95 %: {low} to {high}) within SLO" in text
 
