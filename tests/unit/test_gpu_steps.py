@@ -4,6 +4,7 @@ they find is for a GPU."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from harness.running.prepare import prepare
 from tests.gpu import __main__ as gpu
 from tests.gpu.page import page
 from tests.gpu.steps import STEPS, Step, command
-from tests.running import composed
+from tests.running import ROOT, composed
 
 REVISION = {"revision": "abc", "dirty": False}
 SYSTEMS = [step for step in STEPS if any(word.startswith("+system=") for word in step.words)]
@@ -31,6 +32,13 @@ def result(which: Step, out: Path) -> dict[str, Any]:
 def test_all_steps_together_take_forty_minutes_at_most() -> None:
     assert sum(step.limit_s for step in STEPS) <= 40 * 60
     assert len({step.name for step in STEPS}) == len(STEPS)
+
+
+def test_the_docs_count_and_name_the_steps() -> None:
+    told = (ROOT / "docs/gpu.md").read_text()
+    assert f"can tell: {len(STEPS)} steps" in told
+    first_cells = " ".join(re.findall(r"^\| (`.*?) \|", told, re.MULTILINE))
+    assert sorted(re.findall(r"\w+", first_cells)) == sorted(step.name for step in STEPS)
 
 
 def test_without_a_gpu_it_lists_what_would_run(
