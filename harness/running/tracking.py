@@ -16,15 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.configuration.checks import one_of
 from harness.errors import first_line
+from harness.records.attainment import good_requests
 from harness.records.metrics import over_time
 from harness.records.record import Recorder
 from harness.records.run_folder import FILES, FinishedRun
+from harness.records.slo import slo_of
 from harness.records.sources import Identity
+from harness.records.token_log import TokenLog
 
 MODES = ("auto", "online", "offline")
 # Of the manifest, in W&B's config: what runs are filtered by there.
@@ -190,9 +194,9 @@ class WandbTracker(Tracker):
         finished = FinishedRun.load(self._run_dir)
         self._run.summary.update(finished.summary)
         _log_series(self._run, "per_second", pa.table(over_time(finished.requests, 1.0)))
-        figure = self._run_dir / "run.png"
-        if figure.exists():
-            self._run.log({"figures/run": wandb.Image(str(figure))})
+        _log_requests(self._run, finished)
+        if figures := sorted(self._run_dir.glob("*.png")):
+            self._run.log({f"figures/{path.stem}": wandb.Image(str(path)) for path in figures})
         made = wandb.Artifact(self._run_dir.name or self._run.id, type="run")
         for path in (self._run_dir / name for name in FILES):
             if path.exists():
@@ -226,6 +230,23 @@ def wandb_mode(mode: str) -> Literal["online", "offline"]:
     host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
     key = os.environ.get("WANDB_API_KEY") or read_netrc_auth(host=host)
     return "online" if key else "offline"
+
+
+def _log_requests(run: Any, finished: FinishedRun) -> None:
+    """A histogram of each latency of requests; and of those that arrived in each second the mean,
+    and the share within the SLO."""
+    import wandb
+
+    log = TokenLog.from_table(finished.requests)
+    good = good_requests(log, slo_of(finished.summary), times_known=finished.times_known)
+    latencies_s = {"ttft_s": log.ttft_s, "tpot_s": log.tpot_s, "e2e_s": log.e2e_s}
+    columns = {"time_s": np.floor(log.arrival_s), **latencies_s, "within_slo": good.astype(float)}
+    served = pa.table({key: pa.array(of, from_pandas=True) for key, of in columns.items()})
+    means = served.group_by("time_s").aggregate([(key, "mean") for key in [*columns][1:]])
+    means = means.rename_columns([key.removesuffix("_mean") for key in means.column_names])
+    _log_series(run, "by_arrival", means.sort_by("time_s"))
+    drawn = {key: wandb.Histogram(of[np.isfinite(of)]) for key, of in latencies_s.items()}
+    run.log({f"requests/{key}": histogram for key, histogram in drawn.items()})
 
 
 def by_gpu(samples: pa.Table) -> pa.Table:

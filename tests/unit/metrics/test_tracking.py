@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import reduce
+from math import floor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from omegaconf import OmegaConf
+from PIL import Image
 from wandb.wandb_agent import Agent
 
 from harness.configuration.config import build
@@ -60,6 +62,8 @@ def test_wandb_records_offline_without_an_account(
         for gpu, power_w in ((0, 70.0), (1, None))
     ]
     RunFolder(path).write_gpu(samples)
+    for name in ("run", "scaling", "engine_metrics"):
+        Image.new("RGB", (2, 2)).save(path / f"{name}.png")
     told: list[str] = []
     tracker = tracker_of(told.append)
     tracker.start({"seed": 7}, RunFolder(path).manifest(), path)
@@ -74,7 +78,16 @@ def test_wandb_records_offline_without_an_account(
     assert (first["gpu/time_s"], last["gpu/time_s"]) == (0, 0.5)
     assert last["gpu/1/memory_bytes"] == 2**30 + 1
     assert "gpu/1/power_w" not in last
+    logged = {key: value for row in history for key, value in row.items()}
+    for name in ("run", "scaling", "engine_metrics"):
+        assert logged[f"figures/{name}/_type"] == "image-file"
     summary, found = flat(wandb_log.summary_of(path)), flat(FinishedRun.load(path).summary)
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        assert sum(logged[f"requests/{name}/values"]) == found[f"{name}.num_samples"] == 20
+    arrived = [row for row in history if "by_arrival/within_slo" in row]
+    arrivals_s = FinishedRun.load(path).requests["arrival_s"].to_pylist()
+    assert [row["by_arrival/time_s"] for row in arrived] == sorted({*map(floor, arrivals_s)})
+    assert all(row["by_arrival/tpot_s"] < row["by_arrival/e2e_s"] for row in arrived)
     for name in ("goodput_per_s", "verdict.status", "ttft_s.mean", "slo_attainment.request"):
         assert summary[name] == found[name]
 
