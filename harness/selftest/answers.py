@@ -152,12 +152,13 @@ def prompt_lengths(bench: Bench) -> Found:
     far, near = (
         bench.served(Play(models={"m": Script(prompt_tokens=num)}), rows)[0] for num in (120, 103)
     )
-    notes = " ".join(near.summary["verdict"].get("notes", []))
+    noted = near.summary["verdict"].get("notes", [])
+    told = next((each for each in noted if "prompt tokens" in each), "no note")
     return found(
-        f"20 % more: {far.invalid or 'VALID'}; 3 % more: {notes or 'no note'}",
+        f"20 % more: {far.invalid or 'VALID'}; 3 % more: {told}",
         {
             "20 % more is INVALID": "prompts were not what was asked" in far.invalid,
-            "3 % more is VALID with a note": "2,060 prompt tokens where 2,000" in notes
+            "3 % more is VALID with a note": "2,060 prompt tokens where 2,000" in told
             and "prompts" not in near.invalid,
         },
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.records.evidence import MAX_LAG_S, rate_per_s
+from harness.records.run_table import origin
 from harness.records.token_log import TokenLog
 from harness.records.verdict import LATE
 from harness.selftest.bench import Bench, Found, Skipped, conformance, found
@@ -116,12 +117,13 @@ def rate(bench: Bench, span_s: float = RATE_SPAN_S) -> Found:
 @conformance(14, "concurrency")
 def concurrency(bench: Bench) -> Found:
     """64 requests of one moment are open at once, by the server's count; in a closed loop of 8,
-    eight are.
+    eight are, and the run is labelled so.
 
-    A burst in an open loop, and the same requests in a closed one of IN_FLIGHT.
+    A burst in an open loop, and the same requests in a closed one of IN_FLIGHT. The label is in the
+    manifest, and in the line that stands below a run's numbers.
     """
     rows = [(0.0, "m", 8, 2)] * BURST
-    _, burst = bench.served(Play(models={"m": Script(ttft_s=3.0)}), rows)
+    opened, burst = bench.served(Play(models={"m": Script(ttft_s=3.0)}), rows)
     play = Play(models={"m": Script(ttft_s=0.5)})
     run, loop = bench.served(play, rows, f"client.concurrency={IN_FLIGHT}")
     return found(
@@ -131,5 +133,8 @@ def concurrency(bench: Bench) -> Found:
             "all requests of the burst were open at once": burst.most_open == BURST,
             f"a closed loop of {IN_FLIGHT} has as many open": loop.most_open == IN_FLIGHT,
             "all its requests were answered": run.summary["num_completed"] == BURST,
+            "it alone is labelled a closed loop": run.manifest["closed_loop"] == IN_FLIGHT
+            and f"closed loop, {IN_FLIGHT} in flight" in origin(run.manifest)
+            and "closed loop" not in origin(opened.manifest),
         },
     )

@@ -133,6 +133,21 @@ def test_a_client_that_is_late_must_say_so(reasons: list[str], result: str, tmp_
     )
 
 
+@pytest.mark.parametrize(("label", "result"), [(8, "passed"), (None, "FAILED")])
+def test_a_closed_loop_must_be_labelled(label: int | None, result: str, tmp_path: Path) -> None:
+    class Labelled(Bench):
+        def served(self, play: Play, rows: Any, *words: str) -> Any:
+            manifest = {
+                "hardware": {"name": "bench", "num_devices": 1, "device": "d"}, "engine": {},
+                "simulated": False, "engine_name": "openai", "seeds": {"seed": 0},
+                "dataset": {"synthetic": []}, "closed_loop": label if words else None,
+            }  # fmt: skip
+            run = SimpleNamespace(manifest=manifest, summary={"num_completed": 64})
+            return run, SimpleNamespace(most_open=8 if words else 64)
+
+    assert concurrency.result(Labelled(tmp_path))["result"] == result
+
+
 @pytest.mark.live
 def test_a_run_carries_this_machines_certificate_and_says_when_it_asked_for_more(
     tmp_path: Path,
@@ -147,7 +162,7 @@ def test_a_run_carries_this_machines_certificate_and_says_when_it_asked_for_more
     (tmp_path / "without").mkdir()
     run, _ = bench.served(play, rows, f"runs_dir={tmp_path / 'without'}")
     assert run.manifest["certificate"] is None
-    assert not [each for each in run.summary["verdict"].get("notes", []) if "certificate" in each]
+    assert certificate.UNCERTIFIED in run.summary["verdict"]["notes"]
     write_json(tmp_path / certificate.FILE, own)
     run, _ = bench.served(play, rows, f"runs_dir={tmp_path}")
     assert run.manifest["certificate"] == covers

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,7 +18,7 @@ from harness.records.device_events import summarise_events
 from harness.records.record import Recorder
 from harness.selftest.golden_server import GoldenServer
 from harness.selftest.script import Script
-from plots.engine_metrics import draw
+from plots.engine_metrics import HISTOGRAMS, draw, means
 
 PAGE = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{model_name="m"} 2.0
@@ -62,6 +63,15 @@ def test_each_sample_is_a_row_with_histograms(tmp_path: Path) -> None:
     assert "scrapes_failed" not in summarise_events(recorder.events, 1.0)
     draw(tmp_path)
     assert (tmp_path / "engine_metrics.png").stat().st_size > 0
+
+
+def test_a_histogram_has_the_mean_of_what_it_counted_since_the_page_before(tmp_path: Path) -> None:
+    later = PAGE.replace('_count{model_name="m"} 4.0', '_count{model_name="m"} 6.0')
+    scraped(tmp_path, PAGE, later.replace('_sum{model_name="m"} 0.5', '_sum{model_name="m"} 0.9'))
+    told = pd.read_parquet(tmp_path / NAME)
+    ttft, between = (means(told, name) for name in HISTOGRAMS.values())
+    assert ttft["value"].tolist() == [pytest.approx(0.2)]  # 0.4 s of two requests
+    assert between.empty
 
 
 @pytest.mark.parametrize("odd", ["", "a{ 1\n"])

@@ -62,9 +62,14 @@ def test_a_run_beyond_its_certificate_is_told_so() -> None:
     assert not certificate.beyond(bursts, [HEART, {"kind": certificate.EVENT, "fields": earlier}])
 
 
-@pytest.mark.parametrize("events", [[HEART], [CARRIED], []])
-def test_nothing_is_said_without_a_certificate_or_without_a_socket(events: list[Any]) -> None:
+@pytest.mark.parametrize("events", [[CARRIED], []])
+def test_nothing_is_said_without_a_socket(events: list[Any]) -> None:
     assert not certificate.beyond(log((0.0, 9.0), (1.0, 9.0), (2.0, 9.0)), events)
+
+
+def test_a_run_without_a_certificate_is_told_how_to_make_one() -> None:
+    (told,) = certificate.beyond(log((0.0, 9.0)), [HEART])
+    assert "python -m harness selftest --certificate" in told
 
 
 def test_a_certificate_counts_on_its_machine_and_for_its_client(tmp_path: Path) -> None:

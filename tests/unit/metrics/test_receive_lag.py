@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.records.certificate import EVENT
 from harness.records.receive_lag import lag_at, receive_lag
 from harness.records.token_log import TokenLog
 from tests.unit.metrics.service import Service
@@ -21,7 +22,8 @@ def beating(
     cpu_wait_s: float | None = None,
     stamped_by: str = "client",
 ) -> Service:
-    """With a heartbeat over 100 s and stalls, each (start, seconds)."""
+    """With a heartbeat over 100 s and stalls, each (start, seconds), and a certificate."""
+    service.recorder.event(EVENT, "client", 0.0, 0.0, measured_utc="2026-11-27", limit_ms=5.0)
     service.recorder.event(
         "heartbeat", "client", 0.0, 100.0,
         beat_s=BEAT_S, cpu_wait_s=cpu_wait_s, stamped_by=stamped_by,
