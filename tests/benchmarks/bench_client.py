@@ -1,6 +1,6 @@
 """How far the client's P99s are from the truth, and whether its verdict says so.
 
-    python -m tests.benchmarks.bench_client [--json FILE] [--only TEXT] [--again] [--processes N]
+    python -m tests.benchmarks.bench_client [--json FILE] [--only TEXT] [--again]
 
 A golden server in C (`golden_server.c`), in a process of its own, streams answers on a known
 schedule and keeps the time of each write. The harness replays a trace against it, as a user runs
@@ -62,10 +62,11 @@ class Point:
 
     load: str  # spread, burst, storm, step, rate or slow
     level: int
+    processes: int = 0  # that read and send beside the run's own; 0: a thread of it does
 
     @property
     def name(self) -> str:
-        return f"{self.load} {self.level}"
+        return f"{self.load} {self.level}{beside(self.processes)}"
 
     @property
     def mode(self) -> str:
@@ -96,7 +97,12 @@ POINTS = [
     *(Point(load, n) for n in STREAMS for load in ("spread", "burst", "storm", "step")),
     *(Point("rate", n) for n in RATES),
     Point("slow", 2048),
+    Point("slow", 2048, 2),
 ]
+
+
+def beside(processes: int) -> str:
+    return f", {processes} I/O processes" if processes else ""
 
 
 def gap_s(load: str) -> float:
@@ -132,9 +138,9 @@ def p99_ms(values_s: Floats) -> float:
     return round(float(np.percentile(values_s, 99)) * 1e3, 2) if len(values_s) else float("nan")
 
 
-def measured(point: Point, binary: Path, folder: Path, *words: str) -> dict[str, Any]:
-    """One run of the harness and what the server says of it; raises where the run broke. `words`:
-    more of its command."""
+def measured(point: Point, binary: Path, folder: Path) -> dict[str, Any]:
+    """One run of the harness and what the server says of it; raises where the run broke."""
+    words = [f"+client.processes={point.processes}"] if point.processes else []
     trace, log, run_dir = folder / "trace.csv", folder / "server.log", folder / "run"
     rows = (f"{at:.6f},golden,{PROMPT_TOKENS},{point.tokens}\n" for at in point.arrivals_s())
     trace.write_text("arrival_s,model,prompt_tokens,output_tokens\n" + "".join(rows))
@@ -152,6 +158,7 @@ def measured(point: Point, binary: Path, folder: Path, *words: str) -> dict[str,
     row = {
         "load": point.load,
         "level": point.level,
+        "processes": point.processes,
         "num_requests": len(found),
         "num_completed": summary["num_completed"],
         "ttft_p99_ms": p99_ms(found.ttft_s[found.started]),
@@ -203,7 +210,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     ]  # fmt: skip
     cells = [
         [
-            row["load"],
+            row["load"] + beside(row["processes"]),
             f"{row['level']:,}",
             f"{row['ttft_p99_ms']:.1f} ({row['true_ttft_p99_ms']:.1f})",
             f"{row['tbt_p99_ms']:.1f} ({row['true_tbt_p99_ms']:.1f})",
@@ -245,10 +252,10 @@ def markdown(content: dict[str, Any]) -> str:
     )
 
 
-def at(point: Point | dict[str, Any]) -> tuple[str, int]:
+def at(point: Point | dict[str, Any]) -> tuple[str, int, int]:
     if isinstance(point, Point):
-        return point.load, point.level
-    return point["load"], point["level"]
+        return point.load, point.level, point.processes
+    return point["load"], point["level"], point["processes"]
 
 
 def sources() -> str:
@@ -278,11 +285,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="keep the points here, and a table beside it")
     parser.add_argument("--only", default="", help="points whose name has this, e.g. 'rate 200'")
     parser.add_argument("--again", action="store_true", help="run points that are there already")
-    parser.add_argument("--processes", type=int, help="client.processes; without --json")
     arguments = parser.parse_args()
-    if arguments.processes and arguments.json:
-        parser.error("--json keeps the points of the usual client: leave out --processes")
-    words = [f"+client.processes={arguments.processes}"] if arguments.processes else []
     compiler = shutil.which("cc")
     if compiler is None:
         parser.exit(2, "no C compiler: cc is needed to build the golden server\n")
@@ -298,7 +301,7 @@ def main() -> None:
                 continue
             try:
                 with tempfile.TemporaryDirectory() as folder:
-                    row = measured(point, binary, Path(folder), *words)
+                    row = measured(point, binary, Path(folder))
             except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
                 failed.append(f"{point.name}: {error}")
                 continue
