@@ -35,6 +35,7 @@ from harness.running import interrupts, sweep_points
 
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
+MOST_REPEATS = 10_000  # Hydra writes out every run of a sweep before the first
 IN_A_RUN = "raised in a run"  # a note of errors that are ours, not of Hydra and its plugins
 
 
@@ -165,8 +166,9 @@ def repeated(words: Sequence[str]) -> list[str]:
     if not given:
         return [*words]
     count = given[-1].partition("=")[2]
-    if not (count.isdecimal() and int(count) > 1):
-        raise UsageError(f"repeat={count} must be a whole number of at least 2")
+    if not (count.isdecimal() and 1 < int(count) <= MOST_REPEATS):
+        told = f"of at least 2, and at most {MOST_REPEATS:,}"
+        raise UsageError(f"repeat={count} must be a whole number {told}")
     others = [word for word in words if word not in given and word not in ("-m", "--multirun")]
     return [*others, "-m", f"+repeat=range(1,{int(count) + 1})"]
 

@@ -168,7 +168,7 @@ def results() -> dict[str, Any]:
 
 
 @inputs(0.2)
-@given(st.data(), st.sampled_from(["import", "explain"]))
+@given(st.data(), st.sampled_from(["import", "explain", "explain alone"]))
 def test_an_odd_result_of_another_tool_is_read_or_refused(data: st.DataObject, door: str) -> None:
     tool = data.draw(st.sampled_from(list(results())))
     odd = data.draw(odd_value(deepcopy(results()[tool])))
@@ -182,6 +182,7 @@ def test_an_odd_result_of_another_tool_is_read_or_refused(data: st.DataObject, d
         commands = {
             "import": (read, [str(file), "--out", f"{made}/imported"]),
             "explain": (explain, [str(run), str(file), "--json", f"{made}/explained"]),
+            "explain alone": (explain, [str(file), "--json", f"{made}/explained"]),
         }
         command, words = commands[door]
         ends_well(command, words, Path(made))

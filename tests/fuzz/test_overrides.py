@@ -139,13 +139,18 @@ CHOICES: dict[str, list[Any]] = {
     "system.router": ["round_robin", "least_loaded", "prefix_aware"],
     "client.concurrency": [1, 2, 20],
     "workload.arrivals.kind": ["poisson", "gamma", "ramp"],
+    "slo.goodput": ["ttft:200 tbt_p99:100", "a/e2el:500", "tpot:50 tpot:60", "a/:1", "x/ttft:nan"],
+    "+load_share": [0.2, 1, 1.5],
 }
+REPEATS = st.sampled_from([f"repeat={count}" for count in ("2", "0", "-1", "2x", "", "9" * 18)])
 
 
 @st.composite
 def newer(draw: st.DrawFn) -> str:
-    """A key that takes a list of maps, or one of a few words."""
-    if draw(st.integers(0, 3)) == 0:
+    """A key that takes a list of maps, or one of a few words; or a number of repeats."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(REPEATS)
+    if draw(st.integers(0, 2)) == 0:
         key = draw(st.sampled_from(list(CHOICES)))
         return f"{key}={draw(st.one_of(st.sampled_from(CHOICES[key]), SCALARS).map(quoted))}"
     key = draw(st.sampled_from(list(PARTS)))
@@ -193,16 +198,18 @@ def check(words: list[str]) -> None:
     with TemporaryDirectory() as made:
         folder = Path(made)
         (folder / "t.csv").write_text(TRACE)
-        run_dir = folder / "runs" / "one"
+        repeated = any(word.startswith("repeat=") for word in words)
         files = [f"workload.path={folder / 't.csv'}", f"data.cache_dir={folder / 'cache'}"]
-        where = [f"hydra.run.dir={run_dir}"]
+        where = [f"hydra.sweep.dir={folder / 'runs'}"] if repeated else [
+            f"hydra.run.dir={folder / 'runs' / 'one'}"]  # fmt: skip
         code, said = answer([*ALWAYS, *files, *where, *words])
         assert code in (0, 2), said
         if code == 2:
             check_sentence(said)
             assert sorted(path.name for path in folder.iterdir()) == ["t.csv"], said
-        elif run_dir.exists():
-            assert (run_dir / "summary.json").is_file()
+        else:
+            runs = [path for path in (folder / "runs").glob("[!.]*") if path.is_dir()]
+            assert all((path / "summary.json").is_file() for path in runs)
         assert not partial_files(folder)
 
 
@@ -214,7 +221,7 @@ def test_a_simulated_run_ends_well_or_is_refused(words: list[str]) -> None:
 
 @inputs(0.1)
 @given(st.sampled_from(SIMULATED), st.lists(newer(), min_size=1, max_size=2))
-def test_faults_stages_and_closed_loops_end_well_or_are_refused(
+def test_faults_stages_loops_limits_and_repeats_end_well_or_are_refused(
     base: tuple[str, ...], words: list[str]
 ) -> None:
     check([*base, *words])
