@@ -1,4 +1,4 @@
-"""Files for GuideLLM, inference-perf, llm-d and AIPerf's records: the keys that their schemas
+"""Files for GuideLLM, inference-perf, llm-d and AIPerf: the keys that their schemas
 require, and their own loaders where they are installed."""
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def odd() -> Service:
 def files(tmp_path: Path) -> dict[str, Any]:
     folder = write_run(tmp_path, odd())
     found = {}
-    for to in [*REQUIRED, "llm-d"]:
+    for to in [*REQUIRED, "llm-d", "aiperf"]:
         assert main([str(folder), "--to", to]) == 0
         lines = folder / f"{to}.jsonl"
         if lines.is_file():
@@ -145,6 +145,15 @@ def test_each_file_says_that_it_is_simulated(files: dict[str, Any]) -> None:
     assert files["guidellm"]["simulated"] is files["inference-perf"]["simulated"] is True
     assert files["llm-d"]["run"]["description"].startswith("SIMULATED")
     assert at(files["inference-perf-requests"], "0.info.labels.simulated") == "True"
+
+
+def test_aiperf_loads_its_files_and_finds_the_same_latencies(files: dict[str, Any]) -> None:
+    models = pytest.importorskip("aiperf.common.models", reason="AIPerf not installed")
+    found = [models.MetricRecordInfo.model_validate(line) for line in files["aiperf-records"]]
+    ttft_ms = [one.metrics["time_to_first_token"].value for one in found if one.error is None]
+    whole = models.JsonExportData.model_validate(files["aiperf"])
+    assert whole.time_to_first_token.avg == pytest.approx(sum(ttft_ms) / len(ttft_ms))
+    assert (len(ttft_ms), whole.request_count.avg, whole.error_request_count.avg) == (3, 3, 2)
 
 
 def test_guidellm_loads_its_file_and_finds_the_same_latencies(files: dict[str, Any]) -> None:
