@@ -21,7 +21,7 @@ SAID_PT, FROM_PT = 7.0, 5.0
 TIMES = "iteration times"  # the part that comes last
 FOOT_PT = 2.0  # space below the grey lines
 LINE_HEIGHT = 1.3  # height of a line in font sizes
-GREY_LINE = 0.85  # height of a grey line over one of the words
+GREY_LINE = 0.7  # height of a grey line over one of the words
 MARGIN = 0.9  # text's share of the width; small text is drawn a little wider than its outlines
 
 

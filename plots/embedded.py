@@ -11,6 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from plots.figure import drawn
+from plots.style import DPI
 
 COLOURS = 64  # by octree: the median cut makes one orange of two
 BESIDE_DPI = 90  # of what is drawn for the page alone
@@ -20,12 +21,23 @@ Embed = Callable[[Path], dict[str, str]]
 def picture(path: Path) -> dict[str, str]:
     """`path`: a PNG, or a figure's CSV, which is drawn. `src` is its data URL, `of` the beginning
     of the file's sha256, by which the page tells what it was made of."""
-    png, webp = io.BytesIO(path.read_bytes()), io.BytesIO()
+    png = io.BytesIO(path.read_bytes())
     if path.suffix != ".png":
         png = io.BytesIO()
         drawn(path.stem, path.parent).savefig(png, dpi=BESIDE_DPI, format="png")
     with Image.open(png) as found:
-        made = found.convert("RGB")
+        return _embedded(path, found.convert("RGB"))
+
+
+def small(path: Path) -> dict[str, str]:
+    """A PNG, as small as what is drawn for the page alone."""
+    with Image.open(path) as found:
+        size = [round(pixels * BESIDE_DPI / DPI) for pixels in found.size]
+        return _embedded(path, found.convert("RGB").resize(size, Image.Resampling.LANCZOS))
+
+
+def _embedded(path: Path, made: Image.Image) -> dict[str, str]:
+    webp = io.BytesIO()
     made.quantize(COLOURS, Image.Quantize.FASTOCTREE).convert("RGB").save(
         webp, "WEBP", lossless=True, quality=80
     )

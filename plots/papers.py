@@ -6,9 +6,10 @@ makes it, its runs, and the claims that rest on it: published, ours, verdict, re
 results/published/report.html is committed, and made of what is committed. With figures that were
 made again (`python -m harness reproduce`), results/reproduced/report.html has them, too, beside the
 committed ones, with their verdicts; of a figure that several tiers made that of all seeds. Figures
-made with HARDWARE are there, too, where no tier has all their seeds. Links
-lead to files that are there: to tables, and to the one run of each paper that is committed
-(results/published/PAPER/runs/FIGURE). Others are named by hash.
+made with HARDWARE are there, too, where no tier has all their seeds. Both pictures are then small:
+no page has more than 10 MB. Links lead to files that are there: to tables, to the one run of each
+paper that is committed (results/published/PAPER/runs/FIGURE), and to runs made again. Others are
+named by hash.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from typing import Any
 
 from harness.claims import page
 from harness.claims.__main__ import CLAIMS, PUBLISHED, ROOT, VERSIONS, assessed
-from harness.claims.assess import BASE_PROFILE, Judged, conditional, judged
+from harness.claims.assess import BASE_PROFILE, Judged, conditional
+from harness.claims.elsewhere import by_table
 from harness.claims.kinds import ARITHMETIC
 from harness.claims.ledger import Paper
+from harness.experiments.points import RUNS
 from harness.files import make_folder, read_json, write_text, writing
 from harness.reproduce import report
 from plots import embedded
@@ -38,6 +41,11 @@ HOLDS = {  # why a claim is judged so, where neither code nor ledger says more
     "trend only": "outside of the tolerance, with at least half of the published effect",
     "weak": "less than half of the published effect",
 }
+OF_OTHER = ("engine", "hardware", "runs", "simulator error")  # facts of the other engine profile
+NOT_DRAWN = {  # why a figure has no picture of it, where no file tells
+    "kunserve_fig09": "in these runs nothing is dropped with it, so there is no exchange to draw",
+}
+OF_RUN = ("requests.parquet", "report.html")  # that a run made again has links to
 
 
 def write(out: Path | None = None) -> Iterator[Path]:
@@ -70,6 +78,8 @@ def shown(
         profiles=(BASE_PROFILE, page.OTHER),
         version=max((CLAIMS / VERSIONS).glob("*.csv")).stem,
         root=os.path.relpath(ROOT, folder),
+        runs_at=os.path.relpath(RUNS, folder),
+        again=again is not None,
         kept=sorted(path.name for path in PUBLISHED.glob("*/runs/*")),
         papers=[_paper(name, *each, again, outcomes, embed) for name, each in papers.items()],
     )  # fmt: skip
@@ -89,9 +99,9 @@ def _paper(
 
 
 def _judged_again(rows: Sequence[Judged], folder: Path) -> dict[str, Judged]:
-    """The claims whose figures are in `folder`, judged by these."""
+    """The claims whose figures are in `folder`, judged by these tables, which may lack rows."""
     made = [(each.claim, _made(folder, str(each.claim.figure))) for each in rows]
-    found = [judged(claim, path.parent) for claim, path in made if path is not None]
+    found = [by_table(claim, path.parent) for claim, path in made if path is not None]
     return {each.claim.id: each for each in conditional(found)}
 
 
@@ -123,22 +133,27 @@ def _figure(
 ) -> dict[str, Any]:  # fmt: skip
     name, about = path.stem, read_json(path.with_suffix(".json"))
     runs = runs_of(about)
-    other, made = path.parent / page.OTHER, again and _made(again, name)
+    made, other = again and _made(again, name), path.parent / page.OTHER / f"{name}.csv"
+    about_other = read_json(other.with_suffix(".json")) if other.is_file() else {}
+    embed_pair = embedded.small if made else embed
     claims = [each for each in rows if each.claim.figure == name and each.claim.value is not None]
     return {
         "name": name,
         "said": embedded.description(path),
-        "facts": facts(about, runs),
+        "facts": facts(about),
         "experiments": about["experiments"],
         "runs": runs,
         "kept": (path.parent / "runs" / name).is_dir(),
-        "picture": embed(path),
-        "other": embed(other / f"{name}.csv") if (other / f"{name}.csv").is_file() else None,
-        "no_other": _no_other(name, about),
-        "other_runs": runs_of(read_json(other / f"{name}.json"))
-        if (other / f"{name}.json").is_file() else [],
-        "again": embed(made.with_suffix(".png")) if made else None,
-        "again_runs": runs_of(read_json(made.with_suffix(".json"))) if made else [],
+        "picture": embed_pair(path),
+        "other": embed(other) if about_other else None,
+        "other_facts": {key: facts(about_other)[key] for key in OF_OTHER if about_other},
+        "no_other": _no_other(name, about, other.parent),
+        "other_runs": runs_of(about_other),
+        "again": embed_pair(made.with_suffix(".png")) if made else None,
+        "again_runs": [
+            run | {"files": [file for file in OF_RUN if (RUNS / run["folder"] / file).is_file()]}
+            for run in runs_of(read_json(made.with_suffix(".json")) if made else {})
+        ],
         "outcome": outcomes.get(name, "not held against the committed one by the last command"),
         "claims": [
             _claim(each, {run["hash"]: run for run in runs}, judged_again, outcomes)
@@ -151,51 +166,55 @@ def runs_of(about: Mapping[str, Any]) -> list[dict[str, str]]:
     """Of FIGURE.json: a run's entry is "FOLDER, schedule SHA256, VALID"."""
     found = []
     for config_hash, told in about.get("runs", {}).items():
-        schedule = told.split(", ")[1].removeprefix("schedule ")[:12]
-        found.append({"hash": config_hash, "schedule": schedule})
+        folder, schedule = told.split(", ")[:2]
+        schedule = schedule.removeprefix("schedule ")[:12]
+        found.append({"hash": config_hash, "folder": folder, "schedule": schedule})
     return found
 
 
-def facts(about: Mapping[str, Any], runs: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def facts(about: Mapping[str, Any]) -> dict[str, str]:
     """What a reader should know of a figure's numbers: nothing is left empty."""
     if not about["num_runs"]:
         return {"made of": "no run: computed from the paper's numbers and the configuration"}
-    origin = about["origin"]
+    origin, refused, runs = about["origin"], about["refused"], about["runs"]
     errors = [part for part in origin if part.startswith(("simulator error", "iteration times"))]
     machines = [part for part in origin[2:] if part not in errors]
-    refused = about["refused"]
     drawn = [part for part in machines if part.startswith("SYNTHETIC")]
     code = [part for part in machines if part.startswith("revision")]
-    twice = about["num_runs"] - len(runs)
-    told = about.get("runs", {}).values()
-    assert all(each.endswith(", VALID") for each in told), "an INVALID run is not drawn"
+    twice, invalid = about["num_runs"] - len(runs), about.get("num_invalid", "not counted")
+    assert all(told.endswith(", VALID") for told in runs.values()), "an INVALID run is not drawn"
     return {
         "engine": origin[0],
         "hardware": "; ".join(part for part in machines if part not in [*drawn, *code]),
         "code": "; ".join(code) or "no revision told",
-        "runs": f"{origin[1]}, all VALID: an INVALID run is made again and not counted"
+        "runs": f"{origin[1]}, all VALID; INVALID and made again: {invalid}"
         + (f"; refused in {len(refused)} ways, as: {refused[0]}" if refused else "; none refused"),
         "synthetic inputs": drawn[0].partition(": ")[2] if drawn else "none: recorded requests",
         "simulator error": "; ".join(
             part.removeprefix("simulator error: ") for part in errors
         ) or "not simulated",
         "lineage": f"{len(runs)} run{'s' * (len(runs) > 1)}, named below"
-        + (f"; {twice} of them count twice, as parts of two experiments" if twice else "")
-        if runs else "none: drawn before runs were named",
+        + (f"; {twice} of them count twice, as parts of two experiments" if twice else ""),
     }  # fmt: skip
 
 
-def _no_other(name: str, about: Mapping[str, Any]) -> str:
-    """Why a figure has no picture of the other engine profile."""
+def _no_other(name: str, about: Mapping[str, Any], folder: Path) -> str:
+    """Why a figure has no picture of the other engine profile, whose tables are in `folder`."""
     if not about["num_runs"]:
         return "it is made of no run"
     if about["engines"] != ["sim"]:
         return "it has runs on a real engine, which has no profile"
-    paper = name.partition("_")[0]
+    if name in NOT_DRAWN:
+        return NOT_DRAWN[name]
+    tables = sorted(folder.glob("*.json"), reverse=True)  # of one experiment's the first counts
+    made_for = {one: path.stem for path in tables for one in read_json(path)["experiments"]}
+    would = f"make sensitivity-{name.partition('_')[0]} would"
+    if made_for.keys() >= set(about["experiments"]):
+        others = ", ".join(dict.fromkeys(made_for[one] for one in about["experiments"]))
+        return f"its runs were made with it for {others}; this figure was not drawn, {would} do so"
     return (
         f"its {about['num_runs']} runs have {BASE_PROFILE} alone, vLLM as it was when the papers "
-        f"were written; with {page.OTHER} they were left out for time, and "
-        f"make sensitivity-{paper} would make them"
+        f"were written; with {page.OTHER} they were left out for time, and {would} make them"
     )
 
 
@@ -226,7 +245,8 @@ def _claim(
 
 
 def _beside(claim: Any, other: Judged) -> str:
-    return f"{page.values(claim, other.ours) or 'no value'}: {page.verdict(other)}"
+    told = f"{page.values(claim, other.ours) or 'no value'}: {page.verdict(other)}"
+    return told if other.ours or not other.why else f"{told}: {other.why}"
 
 
 def _seeds(each: Judged) -> str:

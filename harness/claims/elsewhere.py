@@ -26,7 +26,7 @@ def of_folder(folder: Path, ledgers: Path, out: Path | None) -> int:
     for path in sorted(ledgers.glob("*.yaml")):
         of_paper = folder / path.stem if (folder / path.stem).is_dir() else folder
         found = [
-            _by(claim, of_paper)
+            by_table(claim, of_paper)
             for claim in load(path).claims
             if claim.value is not None and (of_paper / f"{claim.figure}.csv").is_file()
         ]
@@ -44,7 +44,7 @@ def of_folder(folder: Path, ledgers: Path, out: Path | None) -> int:
     return 0
 
 
-def _by(claim: Claim, folder: Path) -> Judged:
+def by_table(claim: Claim, folder: Path) -> Judged:
     """A table with other rows than the committed one tells some of its claims only."""
     try:
         return judged(claim, folder)

@@ -152,6 +152,7 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
         "runs_sources": sorted({code_hash(m.get("sources", {})) for m in manifests}),
         "origin": import_module("plots.caption").origins(manifests),
         "num_runs": len(manifests),
+        "num_invalid": sum(point.again.startswith("it was INVALID") for point in points),
         "run_s": run_s(points),
         "engines": sorted({m["engine_name"] for m in manifests}),
         "hardware": sorted({m["hardware"]["name"] for m in manifests}),

@@ -30,8 +30,8 @@ def simulator_error(
         return _of_gpu(device, str(engine), by_metric)
     if report := report_of(device, profile, sources):
         return str(report["headline"])
-    by = f" with iteration times by {' and '.join(sorted(sources))}" if sources else ""
-    return f"simulator error: not measured for {device}{by}"
+    by = " and ".join(sorted("measurement" if each == "measured" else each for each in sources))
+    return f"simulator error: not measured for {device}{by and f' with iteration times by {by}'}"
 
 
 def report_of(device: str, profile: str, sources: Collection[str]) -> dict[str, Any] | None:

@@ -31,7 +31,6 @@ from plots.aegaeon.attainment import (
     searches,
 )
 from plots.figure import Panels, Points, Words, picture, text
-from plots.panels import facets
 from plots.runs import table as of_runs
 from plots.style import PALETTE
 
@@ -193,28 +192,52 @@ def ends(runs: pd.DataFrame) -> pd.DataFrame:
     searches=SEARCHED, quick=(False, QUICK),
 )  # fmt: skip
 def factors(axes: Panels, rows: pd.DataFrame) -> str:
-    for panel, mine, factor in facets(axes, rows, factor=PANELS):
-        _dots(panel, mine, named=panel is axes[0])
-        panel.set_title(PANELS[factor])
+    for panel, (factor, title) in zip(axes, PANELS.items(), strict=True):
+        _dots(panel, rows, factor, named=panel is axes[0])
+        panel.set_title(title)
     return (
         "Models with 90 % on time at 0.1 requests/s each, 16 GPUs: by tokens (filled) and by share "
-        "of time (the artifact's metric; hollow); mean and range of five inputs. No dot: not run, "
-        "or no end in what was tried. Dashed: Aegaeon as in the paper, and half of it. "
-        "ServerlessLLM knows no SLO: its runs are judged by each."
+        f"of time (the artifact's metric; hollow); mean and range of five inputs. {MORE}, {FEWER}: "
+        "on time at every number of models tried, at none. Dashed: Aegaeon as in the paper, and "
+        "half of it. ServerlessLLM knows no SLO: its runs are judged by each."
     )
 
 
-def _dots(axes: Axes, rows: pd.DataFrame, *, named: bool) -> None:
+MORE, FEWER = "> tried", "< tried"
+SIDES = {MORE: "right", FEWER: "left"}  # of the words, where a filled dot stands beside them
+
+
+def no_dot(rows: pd.DataFrame, system: str, factor: float, metric: str) -> str:
+    """Why a panel lacks a dot. A curve without an end is on time at every number of models tried if
+    it has an end under a stricter SLO; else, in this table, at none."""
+    of = rows[(rows.system == system) & (rows.metric == metric)]
+    if factor not in set(of.factor):
+        return "not run"
+    return MORE if of[of.factor < factor].goodput.notna().any() else FEWER
+
+
+def _dots(axes: Axes, rows: pd.DataFrame, factor: float, *, named: bool) -> None:
     lines = [(title, system) for title, of in SECTIONS.items() for system in ("", *of)]
+    shown = rows[rows.factor == factor]
     for y, (title, system) in enumerate(lines):
+        mean, missing = 0.0, {}
         for metric, face, lower in (("token", COLOURS[title], 0.0), ("time", "white", 0.25)):
-            found = rows[(rows.system == system) & (rows.metric == metric)].goodput.dropna()
+            found = shown[(shown.system == system) & (shown.metric == metric)].goodput.dropna()
             if len(found):
                 mean = found.mean()
                 spread = [[mean - found.min()], [found.max() - mean]]
                 look = {"fmt": "o", "ms": 4, "lw": 1, "color": COLOURS[title], "mfc": face}
                 axes.errorbar(mean, y + lower, xerr=spread, **look)
-    paper = rows[(rows.system == "aegaeon") & (rows.metric == "token")].goodput.mean()
+            elif system:
+                missing[metric] = no_dot(rows, system, factor, metric)
+        for why in dict.fromkeys(missing.values()):
+            told = why if "token" in missing else f"○ {why}"
+            side = SIDES[why] if mean else "left"
+            axes.annotate(
+                told, (mean, y + 0.15), xytext=(-6 if side == "right" else 6, 0), ha=side,
+                textcoords="offset points", va="center", fontsize=7, color="0.35",
+            )  # fmt: skip
+    paper = shown[(shown.system == "aegaeon") & (shown.metric == "token")].goodput.mean()
     for at in (paper, paper / 2):
         axes.axvline(at, color=PALETTE[0], lw=0.8, ls="--")
     labels = [SECTIONS[title].get(system, title) if named else "" for title, system in lines]

@@ -77,7 +77,7 @@ def fig03(axes: Panels, rows: pd.DataFrame) -> str:
         log_scale(panel, "x")
         for link, gbps in LINKS.items():
             panel.axvline(gbps, color="0.5", lw=0.7, ls=":")
-            side = "left" if link == "PCIe" else "right"
+            side = "left" if link in ("SSD", "PCIe") else "right"  # within the panel, and apart
             panel.text(gbps, 100, link, rotation=90, fontsize=8, va="top", ha=side)
         limit_s = SLOS_S[workload][name == "TBT"]
         panel.set(

@@ -95,23 +95,27 @@ def map_of(half: str, said: str, height: float, hardware: Sequence[str]) -> Pape
 
 
 def _map(panel: Axes, found: Of, hardware: str, workloads: list[str], systems: list[str]) -> None:
-    """Goodput over the best of its column, in grey, and in figures."""
+    """Goodput over the best of its column, in grey, and in figures; the reference has no grey."""
     shares = np.zeros((len(systems), len(workloads)))
     for x, workload in enumerate(workloads):
         compared = pooled(found, hardware, workload)
         best = compared[leader(compared)].mean
         for y, system in enumerate(systems):
             cell = found[hardware, workload, system]
-            shares[y, x] = min(cell.mean / best, 1.0)
+            shares[y, x] = min(cell.mean / best, 1.0) if system in compared else 0.0
             said = f"{cell.bound}{cell.mean:.3g}{mark(compared, system)}"
             panel.text(
                 x, y, said, color="white" if shares[y, x] > WHITE_FROM else "black", ha="center",
                 va="center", fontsize=7,
             )  # fmt: skip
     panel.imshow(shares, cmap="Greys", vmin=0, vmax=1.3, aspect="auto")
+    if REFERENCE in systems:
+        top = systems.index(REFERENCE) - 0.5  # the last row
+        panel.axhspan(top, top + 1, fill=False, hatch="////", ec="0.85", lw=0)
+        panel.axhline(top, color="black", lw=2)
     panel.set_xticks(range(len(workloads)), [title(each) for each in workloads], fontsize=7.5)
     panel.set_yticks(range(len(systems)), [SYSTEMS[each] for each in systems], fontsize=7.5)
-    panel.set(title=f"simulated req/s, four {HARDWARE[hardware]}")
+    panel.set_title(f"goodput at 90 % attainment,\nsimulated req/s, four {HARDWARE[hardware]}")
     panel.grid(False)
 
 
@@ -126,8 +130,9 @@ def mark(compared: Mapping[str, Cell], system: str) -> str:
 
 
 BOUNDS = "* best, = tie, < ≥ bounds, ? no order."
-burst = map_of("burst", f"Within MLPerf's SLO. {BOUNDS}", 4.2, ("h100", "a100"))
-many = map_of("many", f"Within Aegaeon's SLO. {BOUNDS}", 3.6, ("h100", "a100"))
+burst = map_of("burst", f"Within MLPerf's SLO. {BOUNDS}", 4.5, ("h100", "a100"))
+NO_ORDER = "Hatched: a reference of fewer models, not in the order."
+many = map_of("many", f"Within Aegaeon's SLO. {BOUNDS} {NO_ORDER}", 3.9, ("h100", "a100"))
 
 
 def above(rows: pd.DataFrame) -> list[list[str]]:

@@ -8,15 +8,19 @@ from pathlib import Path
 import pytest
 
 from harness.claims import __main__ as command
+from harness.claims import page
 from harness.claims.judging import JUDGED
 from harness.claims.ledger import CAUSES
 from harness.claims.page import Papers
+from harness.files import read_json
 from plots import embedded, papers
 from tests.unit.plots.test_papers_page import BLANK
 from tests.unit.plots.test_report_page import Page
 
 COMMITTED = command.PUBLISHED / papers.NAME
 MOST_BYTES = 10e6
+LINK_BYTES = 150  # of a run that was made again
+SOME = ("aegaeon/aegaeon_fig11", "aqua/aqua_fig08", "kunserve/kunserve_table1")
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +79,21 @@ def test_the_committed_page_is_of_what_is_committed(committed: Papers) -> None:
     assert COMMITTED.stat().st_size < MOST_BYTES
     assert not BLANK.search(was)
     assert not Page(was).open
+
+
+def test_a_page_with_every_figure_made_again_is_not_larger() -> None:
+    """Each picture twice and small, as three are, and a link to each run."""
+    sources = re.findall(
+        r'<img src="([^"]*)" data-of="[^"]*" alt="([^"]*)"', COMMITTED.read_text(encoding="utf-8")
+    )
+    large = sum(len(source) for source, alt in sources if not alt.endswith(f"with {page.OTHER}"))
+    some = [command.PUBLISHED / f"{name}.png" for name in SOME]
+    shares = [
+        len(embedded.small(each)["src"]) / len(embedded.picture(each)["src"]) for each in some
+    ]
+    assert max(shares) < 0.9
+    num_runs = sum(
+        read_json(path).get("num_runs", 0) for path in command.PUBLISHED.glob("*/*_*.json")
+    )
+    more = 2 * max(shares) * large - large + LINK_BYTES * num_runs
+    assert COMMITTED.stat().st_size + more < MOST_BYTES

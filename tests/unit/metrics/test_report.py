@@ -116,7 +116,7 @@ def test_a_sweep_says_once_how_wrong_the_simulator_is_now(tmp_path: Path) -> Non
     assert [line.split(" · ")[0] for line in said] == [
         "SIMULATED", "engine torch",
         f"simulator error: not measured for {device} with iteration times by device law and "
-        "measured",
+        "measurement",
         f"iteration times: {device} measured (a, c); {device} device law (b)",
     ]  # fmt: skip
     assert captions(manifests[2:]) == said[1:2]
@@ -131,11 +131,12 @@ def test_a_device_has_its_own_error_or_none() -> None:
     assert simulator_error("cpu", "local", {"measured"}) == torch
     assert simulator_error("cpu", "local_vllm", {"measured"}) == vllm
     assert simulator_error("cpu", "local_x2", {"measured"}) == torch
-    for device, source in (("cpu", "device law"), ("RTX-4090", "datasheet"), ("A10", "measured")):
+    for device, source, by in (
+        ("cpu", "device law", "device law"), ("RTX-4090", "datasheet", "datasheet"),
+        ("A10", "measured", "measurement"),
+    ):  # fmt: skip
         said = simulator_error(device, "local", {source})
-        assert (
-            said == f"simulator error: not measured for {device} with iteration times by {source}"
-        )
+        assert said == f"simulator error: not measured for {device} with iteration times by {by}"
 
 
 def test_a_gpu_has_the_error_of_its_engine_profile() -> None:

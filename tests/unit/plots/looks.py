@@ -33,7 +33,7 @@ def faults(made: Figure) -> list[str]:
         if axes.axison:
             found += [*_empty(axes), *_ticks(axes), *_unlabelled(axes, panels)]
             found += [*_hidden(axes), *_anonymous(axes), *_short(axes)]
-        found += _covered(axes)
+        found += [*_covered(axes), *_across(axes)]
     return found
 
 
@@ -137,6 +137,13 @@ def _small(made: Figure) -> Iterator[str]:
 
 
 # --- panels
+
+
+def _across(axes: Axes) -> Iterator[str]:
+    for text in axes.texts:
+        box = _inked(text)
+        if axes.axison and box.x0 + SLACK_PX < axes.bbox.x0 < box.x1 - SLACK_PX:
+            yield f"{text.get_text()!r} stands across the y axis of {_name(axes)}"
 
 
 def _curves(axes: Axes) -> list[Line2D]:

@@ -12,7 +12,7 @@ from harness.experiments.compose import conf
 from harness.experiments.points import Point
 from harness.records.token_log import TokenLog
 from plots.aegaeon.attainment import judged
-from plots.aegaeon.goodput import ends
+from plots.aegaeon.goodput import FEWER, MORE, ends, no_dot
 from plots.aegaeon.numbers import models_7b
 from plots.aegaeon.rounds import at_once, first_waits_s, on_time
 
@@ -40,6 +40,14 @@ def test_ends_are_of_each_system_under_each_slo_and_set_against_aegaeons() -> No
     assert math.isnan(token.goodput["serverlessllm", 0.5])  # below 90 % from the first point on
     assert math.isnan(token.goodput["aegaeon_quota_1", 1.0])  # never below it
     assert token.mechanism["aegaeon", 0.5] == 15
+    why = {
+        each: no_dot(found, *each, "token") for each in (("serverlessllm", 0.5), ("muxserve", 1.0))
+    }
+    assert list(why.values()) == [FEWER, "not run"]
+    assert (
+        no_dot(found.assign(goodput=found.goodput.where(found.factor < 1)), "aegaeon", 1.0, "token")
+        == MORE
+    )
 
 
 def test_aegaeon_is_judged_by_the_slo_that_it_was_told_and_the_baselines_by_all() -> None:

@@ -17,7 +17,14 @@ from harness.configuration.options import plain
 from harness.errors import RunError
 from harness.experiments.batch import Making, composed_runs
 from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
-from harness.experiments.figures import described, drawn, figures, main, only_simulated
+from harness.experiments.figures import (
+    described,
+    drawn,
+    figures,
+    main,
+    only_simulated,
+    provenance,
+)
 from harness.experiments.points import Point, by_key, load_points, save_points
 from plots.aegaeon.attainment import attainment
 from plots.aegaeon.motivation import M, active, expected
@@ -245,3 +252,10 @@ def test_a_figure_with_an_invalid_run_is_not_drawn(tmp_path: Path) -> None:
     words = f"aegaeon_fig01 is not drawn: {path} is INVALID: the client was late"
     assert str(refused).startswith(words)
     assert not list(tmp_path.glob("*.csv"))
+
+
+def test_runs_that_were_made_again_for_they_were_invalid_are_counted(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", steady(5), engine_name="torch")
+    reasons = ("it was INVALID: the client was late", f"{path} is of other sources", "")
+    points = [Point("e", {}, 0, path, "", again) for again in reasons]
+    assert provenance([*points, Point("e", {}, 0, None, "no room")])["num_invalid"] == 1

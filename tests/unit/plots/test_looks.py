@@ -54,6 +54,7 @@ def alike(axes: Axes) -> None:
         (lambda m, a: a.plot([0, 1], [0, 1], label="a"), "a curve of 2 points"),
         (lambda m, a: (a.plot(X, X, label="a"), a.legend(loc="upper right")), "covers 'a'"),
         (lambda m, a: (alike(a), a.legend(loc="upper left")), "'a' and 'b' are alike in grey"),
+        (lambda m, a: (a.plot(X, X), a.text(-0.3, 2, "a word")), "across the y axis"),
         (lambda m, a: (a.plot(X, X), a.set_xlabel("x", fontsize=5)), "'x' has 5.0 pt in print"),
     ],
 )

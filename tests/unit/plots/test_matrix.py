@@ -16,7 +16,7 @@ from harness.records.interval import interval
 from plots.figure import PaperFigure
 from plots.matrix.__main__ import TABLES, with_tables
 from plots.matrix.cells import Cell, cells, leaders, tied
-from plots.matrix.figures import REFERENCE, burst, many, mark, tuned
+from plots.matrix.figures import REFERENCE, SYSTEMS, burst, many, mark, tuned
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "matrix.md").read_text()
@@ -75,6 +75,17 @@ def test_the_numbers_of_the_map_can_be_read_on_their_grey(made: PaperFigure) -> 
             cell = image.to_rgba(np.asarray(image.get_array())[int(y), int(x)])
             pair = sorted(map(_luminance, (to_rgba(each.get_color()), cell)))
             assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, each.get_text()
+
+
+def test_the_reference_of_the_map_is_hatched_and_in_no_order() -> None:
+    drawn, said = many.plot(table("many"))
+    assert "not in the order" in said
+    for panel in drawn.axes:
+        (image,) = panel.images
+        assert panel.get_yticklabels()[-1].get_text() == SYSTEMS[REFERENCE]
+        assert not np.asarray(image.get_array())[-1].any(), "neither dark nor pale"
+        assert [each.get_hatch() for each in panel.patches] == ["////"]
+        assert panel.get_title().startswith("goodput at 90 % attainment")
 
 
 def _luminance(colour: Sequence[float]) -> float:

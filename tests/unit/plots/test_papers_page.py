@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import pandas as pd
@@ -64,19 +65,103 @@ def test_the_page_has_each_claim_beside_its_figure_and_needs_no_network(
     assert "Made again" not in shown
 
 
+def again_in(folder: Path, figure: str = FIGURE) -> Path:
+    """A folder where two tiers say what became of a figure, and one has it."""
+    made = folder / "reproduced"
+    for tier, outcome in (("full", "different"), ("quick", "the same")):
+        (made / tier).mkdir(parents=True)
+        report.write(made / tier, [], [Row("figure", figure, outcome, "to six digits")])
+    for suffix in (".png", ".json", ".csv"):
+        published = ROOT / "results/published" / figure.partition("_")[0]
+        shutil.copy(published / f"{figure}{suffix}", made / "quick")
+    return made
+
+
 def test_a_figure_that_was_made_again_stands_beside_the_committed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = tmp_path / "reproduced"
-    for tier, outcome in (("full", "different"), ("quick", "the same")):
-        (made / tier).mkdir(parents=True)
-        report.write(made / tier, [], [Row("figure", FIGURE, outcome, "to six digits")])
-    for suffix in (".png", ".json", ".csv"):
-        shutil.copy(ROOT / "results/published/kunserve" / f"{FIGURE}{suffix}", made / "quick")
-    shown = page(FIGURE, tmp_path, monkeypatch, again=made)
+    shown = page(FIGURE, tmp_path, monkeypatch, again=again_in(tmp_path))
     assert shown.count("data:image/webp") == 2
     assert "<th>made again</th>" in shown
     assert "Made again: different: to six digits (full, " in shown, "all seeds before one"
+
+
+def test_a_run_that_was_made_again_is_a_link_to_its_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = "aqua_fig12_live"
+    made = again_in(tmp_path, figure)
+    (run,) = papers.runs_of(json.loads((made / "quick" / f"{figure}.json").read_text()))
+    monkeypatch.setattr(papers, "RUNS", tmp_path / "runs")
+    folder = tmp_path / "runs" / run["folder"]
+    folder.mkdir(parents=True)
+    (folder / "requests.parquet").touch()
+    of_paper = ledger("aqua")
+    shutil.copytree(made / "quick", tmp_path / "aqua")
+    monkeypatch.setattr(papers, "PUBLISHED", tmp_path)
+    link = f'href="../runs/{run["folder"]}/requests.parquet">{run["hash"]}</a>'
+    report_too = f'href="../runs/{run["folder"]}/report.html">report</a>'
+    shown = papers.shown({"aqua": (of_paper, [])}, made, made)
+    assert (shown.count(link), shown.count(report_too)) == (1, 0)
+    (folder / "report.html").touch()
+    assert f"{link} <a {report_too}" in papers.shown({"aqua": (of_paper, [])}, made, made)
+    assert link not in papers.shown({"aqua": (of_paper, [])}, made, None), "is committed"
+
+
+def test_a_table_made_again_that_lacks_a_claims_rows_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = again_in(tmp_path)
+    table, about = made / "quick" / f"{FIGURE}.csv", made / "quick" / f"{FIGURE}.json"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:2]))
+    digest = sha256(table.read_bytes()).hexdigest()
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"table_sha256": digest}))
+    shown = page(FIGURE, tmp_path, monkeypatch, again=made)
+    assert re.search(r'data-is="again">no value: not attempted: claim \w+, kunserve_table1', shown)
+
+
+def with_both_profiles(paper: str) -> str:
+    """The page of a paper as it is committed, without its claims and pictures."""
+    nothing = {"src": "", "of": ""}
+    return papers.shown(
+        {paper: (ledger(paper), [])}, ROOT / "results/published", None, lambda path: nothing
+    )  # fmt: skip
+
+
+def of_figure(shown: str, name: str) -> str:
+    return shown.partition(f'<h3 id="{name}">')[2].partition("<h3")[0]
+
+
+def test_a_figure_with_both_engine_profiles_tells_where_each_came_from() -> None:
+    shown = of_figure(with_both_profiles("aqua"), "aqua_fig08")
+    told = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", shown, re.DOTALL))
+    assert told["engine, vllm_v1"] == "SIMULATED, engine.profile=vllm_v1"
+    assert told["runs, vllm_v1"].startswith("50 runs, seeds 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, all")
+    assert told["simulator error"].startswith("not measured for H100-SXM5-80GB")
+    assert "E2E 3.5 % (worst -13.5, 31 points)" in told["simulator error, vllm_v1"]
+    assert "make sensitivity-aqua" in told["command, vllm_v1"]
+    assert "--simulated engine.profile=vllm_v1" in told["command, vllm_v1"]
+
+
+@pytest.mark.parametrize(
+    ("paper", "figures", "words"),
+    [
+        ("blitzscale", ("fig01",), "its runs were made with it for blitzscale_fig24; "),
+        ("blitzscale", ("fig19", "fig22"), "its runs were made with it for blitzscale_fig17; "),
+        ("aqua", ("table_models", "table_placer"), "its runs were made with it for aqua_fig04"),
+        ("aqua", ("table_sizes",), "its runs were made with it for aqua_fig08, aqua_fig13; "),
+        ("aqua", ("end_to_end",), "with vllm_v1 they were left out for time"),
+        ("kunserve", ("fig09",), "nothing is dropped with it"),
+        ("kunserve", ("variants",), "with vllm_v1 they were left out for time"),
+    ],
+)
+def test_a_figure_without_the_other_profile_says_why(
+    paper: str, figures: tuple[str, ...], words: str
+) -> None:
+    shown = with_both_profiles(paper)
+    for figure in figures:
+        (told,) = re.findall("no picture: (.*)", of_figure(shown, f"{paper}_{figure}"))
+        assert words in told, figure
 
 
 def test_every_link_of_the_committed_report_leads_somewhere() -> None:
@@ -128,20 +213,21 @@ def test_no_cell_is_blank_and_a_figure_without_runs_says_so(
     assert "no picture: it is made of no run" in shown
 
 
-def test_a_figure_drawn_before_runs_were_named_and_its_runs_are_told() -> None:
+def test_facts_of_a_figure_and_its_runs_are_told() -> None:
     about = {
         "num_runs": 2, "engines": ["sim"], "refused": [], "origin": [
             "SIMULATED", "2 runs, seeds 0, 1", "h800x16", "simulator error: 5 %",
         ],
+        "runs": {"a" * 12: f"f-{'a' * 12}-b, schedule {'c' * 64}, VALID"},
     }  # fmt: skip
-    before = papers.facts(about, [])
-    assert before["lineage"] == "none: drawn before runs were named"
-    assert before["simulator error"] == "5 %"
-    assert before["synthetic inputs"] == "none: recorded requests"
-    about["runs"] = {"a" * 12: f"f-{'a' * 12}-b, schedule {'c' * 64}, VALID"}
+    told = papers.facts(about)
+    assert told["simulator error"] == "5 %"
+    assert told["synthetic inputs"] == "none: recorded requests"
+    assert told["lineage"].startswith("1 run, named below; 1 of them count twice")
+    assert told["runs"].endswith("INVALID and made again: not counted; none refused")
+    assert "made again: 3;" in papers.facts(about | {"num_invalid": 3})["runs"]
     (run,) = papers.runs_of(about)
-    assert run == {"hash": "a" * 12, "schedule": "c" * 12}
-    assert "INVALID run is made again and not counted" in papers.facts(about, [run])["runs"]
+    assert run == {"hash": "a" * 12, "folder": f"f-{'a' * 12}-b", "schedule": "c" * 12}
 
 
 def test_the_page_is_written_where_it_is_asked_for(
@@ -177,4 +263,4 @@ def test_a_table_with_an_invalid_run_is_not_said_to_be_valid() -> None:
         "runs": {"h": "f, s, INVALID"},
     }
     with pytest.raises(AssertionError, match="an INVALID run is not drawn"):
-        papers.facts(about, [{"hash": "h"}])
+        papers.facts(about)
