@@ -231,7 +231,7 @@ def _dots(axes: Axes, rows: pd.DataFrame, factor: float, *, named: bool) -> None
             elif system:
                 missing[metric] = no_dot(rows, system, factor, metric)
         for why in dict.fromkeys(missing.values()):
-            told = why if "token" in missing else f"○ {why}"
+            told = why if "token" in missing else f"hollow {why}"
             side = SIDES[why] if mean else "left"
             axes.annotate(
                 told, (mean, y + 0.15), xytext=(-6 if side == "right" else 6, 0), ha=side,

@@ -113,7 +113,7 @@ def _map(panel: Axes, found: Of, hardware: str, workloads: list[str], systems: l
         top = systems.index(REFERENCE) - 0.5  # the last row
         panel.axhspan(top, top + 1, fill=False, hatch="////", ec="0.85", lw=0)
         panel.axhline(top, color="black", lw=2)
-    panel.set_xticks(range(len(workloads)), [title(each) for each in workloads], fontsize=7.5)
+    panel.set_xticks(range(len(workloads)), [title(each) for each in workloads], fontsize=7)
     panel.set_yticks(range(len(systems)), [SYSTEMS[each] for each in systems], fontsize=7.5)
     panel.set_title(f"goodput at 90 % attainment,\nsimulated req/s, four {HARDWARE[hardware]}")
     panel.grid(False)
