@@ -20,6 +20,7 @@ TEXT = (
     "more no if out so said what up its about into than them can only other new some could time"
 )
 WORDS = TEXT.split()
+TOKEN_IDS = {"return_token_ids": True}  # vLLM's, of the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def completion_body(
         answered = [] if previous is None else answer_ids(previous)
         return answered + said(request, models[request.model].vocab_size, seed)
 
-    return Body("prompt", ids, name, extra, {"return_token_ids": True})
+    return Body("prompt", ids, name, extra, TOKEN_IDS)
 
 
 def chat_body(name: str | None, seed: int, extra: Mapping[str, Any]) -> Body:

@@ -25,7 +25,7 @@ LINGER_S = 1.0  # after [DONE], for the connection to be ready for another reque
 @dataclass(frozen=True, slots=True)
 class Order:
     """A request to send: `message` has headers and body. `keep`: what is said in the answer is
-    kept, for the next turn of a session."""
+    kept."""
 
     request_id: int
     message: bytes

@@ -30,6 +30,7 @@ class Target:
     bodies: Bodies  # JSON; whatever it takes is the client's lag
     timeout_s: float  # from submission to the stream's end
     allow_early_end: bool  # an answer shorter than asked for is complete
+    keep: bool = False  # what all answers say; else of a session's turns alone
 
 
 class HttpEndpoint:
@@ -60,7 +61,7 @@ class HttpEndpoint:
         next(self._next_line).send(
             Order(
                 request.request_id, message, request.output_tokens, target.timeout_s,
-                keep=request.turn is not None,
+                keep=target.keep or request.turn is not None,
             )
         )  # fmt: skip
 
@@ -80,7 +81,7 @@ class HttpEndpoint:
         error = ending.error
         self.num_corrected += tally.corrected
         self.num_cut += tally.cut is not None
-        if request.turn is not None:
+        if tally.keeps:
             request.answer = tally.answer()
         self._recorder.reported(request, tally.reported())
         if ending.status == 404:  # a missing model or path is missing for every request

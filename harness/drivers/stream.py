@@ -63,11 +63,11 @@ class EventSplitter:
 
 class Tally:
     """Follows one answer of at most `asked_tokens` tokens, event by event. `keep`: what is said is
-    kept, for the next turn of a session."""
+    kept."""
 
     def __init__(self, asked_tokens: int, *, keep: bool = False) -> None:
         self.asked_tokens = asked_tokens
-        self._keeps, self._ids, self._text = keep, list[int](), list[str]()
+        self.keeps, self._ids, self._text = keep, list[int](), list[str]()
         self.max_tokens = asked_tokens + max(asked_tokens, MIN_EXCESS_TOKENS)
         self.num_tokens = 0
         self.done = False
@@ -140,7 +140,7 @@ class Tally:
         if reason := choice.get("finish_reason"):
             self.finish_reason = excerpt(str(reason), 40)
         delta = self._shaped(choice.get("delta") or choice, dict, "delta")
-        if self._keeps:
+        if self.keeps:
             self._keep(self._shaped(choice.get("token_ids") or [], list, "token_ids"), delta)
         seen = 1 if any(delta.get(key) for key in TEXT_KEYS) else 0
         if counted is None:

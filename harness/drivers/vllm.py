@@ -22,13 +22,14 @@ from harness.configuration.checkpoint import check_checkpoint
 from harness.configuration.checks import positive
 from harness.device.processes import Processes
 from harness.drivers import vllm_command
-from harness.drivers.body import Bodies, completion_body
+from harness.drivers.body import TOKEN_IDS, Bodies, completion_body
 from harness.drivers.counters import counters, require_active, since
 from harness.drivers.fleet import fail, running, watch
 from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_process import input_output
 from harness.drivers.replay import replaying
 from harness.drivers.server import Plan, Server, fetch
+from harness.engine.tokens import write_tokens
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import RunError
 from harness.files import write_text
@@ -70,6 +71,7 @@ class VllmEngine:
         start_timeout_s: float
         extra_args: list[str]  # appended to every server's command line
         extra_env: dict[str, str]
+        token_ids: bool = False  # of answers, asked for and written to tokens.parquet
 
     def __init__(self, config: Config) -> None:
         positive(config, "engine", "num_kv_blocks", "block_tokens", "gpu_memory_utilization")
@@ -95,7 +97,11 @@ class VllmEngine:
             for server, name in zip(servers, served, strict=True):
                 _warm_up(server, name)
             self._resolved = _resolved(servers, experiment, served)
-            body = completion_body(experiment.models, None, experiment.seed, REQUEST_FIELDS)
+            fields = REQUEST_FIELDS
+            if self._config.token_ids:
+                fields = fields | TOKEN_IDS
+                held.callback(_keep_tokens, experiment)
+            body = completion_body(experiment.models, None, experiment.seed, fields)
             recorder = experiment.recorder
             bodies = Bodies(body, recorder.records.values())
             ios = held.enter_context(input_output(loop, experiment.processes))
@@ -169,7 +175,15 @@ class VllmEngine:
             bodies=bodies,
             timeout_s=self._config.request_timeout_s,
             allow_early_end=False,
+            keep=self._config.token_ids,
         )
+
+
+def _keep_tokens(experiment: Experiment) -> None:
+    """Also of answers that broke off, as engine=torch does."""
+    requests = [record.request for record in experiment.recorder.records.values()]
+    answers = {r.request_id: r.answer for r in requests if isinstance(r.answer, list)}
+    write_tokens(experiment.run_dir / "tokens.parquet", answers)
 
 
 class Mortal:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,7 @@ def compared(case: Case, made: Made, reference: Made) -> dict[str, Any]:
     return {
         "system": case.system, "engine": case.engine, "fault": case.fault, "seed": case.seed,
         "struck": bool(made.faults) and all(fault["struck"] for fault in made.faults),
-        "requests": len(made.requests), "lost": found.lost, "wrong": found.wrong,
-        "compared": found.compared, "hurt": found.hurt,
+        "requests": len(made.requests), **asdict(found),
         "recover_s": None if made.ended else rounded(found.recover_s),
         "attainment": attainment(made), "attainment_undisturbed": attainment(reference),
         "verdict": verdict["status"], "reasons": verdict["reasons"],

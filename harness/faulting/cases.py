@@ -23,6 +23,7 @@ from harness.running.run import Command, obtain, own_folder
 CASES = "faults.yaml"
 UNDISTURBED = "none"
 FAULTED_RUNS = RUNS / "faults"
+WORDS = {"torch": (), "vllm": ("engine=vllm", "+engine.token_ids=true"), "sim": ("engine=sim",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,7 @@ def cases(systems: Sequence[str], engines: Sequence[str]) -> list[Case]:
                 continue
             more = of.get("more", ())
             more = more if engine == "sim" else of.get("more_live", more)
-            words = (f"+system={system}", *found["schedule"], *of["set"], *more)
-            words = (*words, *(() if engine == "torch" else (f"engine={engine}",)))
+            words = (f"+system={system}", *found["schedule"], *of["set"], *more, *WORDS[engine])
             alone = found["live"] if engine == "sim" else []
             named = {UNDISTURBED: (), **{name: found["faults"][name] for name in of["faults"]}}
             made += [

@@ -36,7 +36,7 @@ class Script:
     prompt_tokens: int | None = None  # that usage reports
     cached_tokens: int | None = None  # of those
     usage_tokens: int | None = None  # that the usage at the end claims
-    token_ids: bool = False  # vLLM's return_token_ids: 100 + each token's position
+    token_ids: int | None = None  # vLLM's return_token_ids: the first one; each is one more
     tool_calls: bool = False  # pieces of a tool call instead of text; chat only
     endless: bool = False  # the stream stays open after [DONE]
     error_bytes: int | None = None  # an error's body is this long
@@ -99,8 +99,8 @@ def _events(max_tokens: int, chat: bool, script: Script) -> list[Event]:
         choice: dict[str, Any] = {"delta": {"content": text}} if chat else {"text": text}
         if script.tool_calls:
             choice = {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}
-        if script.token_ids:
-            choice["token_ids"] = [100 + each for each in range(position, sent)]
+        if script.token_ids is not None:
+            choice["token_ids"] = [script.token_ids + each for each in range(position, sent)]
         if sent == total:
             choice["finish_reason"] = "length" if total == asked else "stop"
         event: dict[str, Any] = {"choices": [choice]}

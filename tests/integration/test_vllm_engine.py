@@ -52,6 +52,7 @@ def engine() -> VllmEngine:
             start_timeout_s=240.0,
             extra_args=["--enforce-eager"],  # starts sooner
             extra_env={},
+            token_ids=True,
         )
     )
 
@@ -116,6 +117,8 @@ def test_every_request_gets_exactly_its_tokens(served: Served) -> None:
         assert (record.status, record.error) == ("completed", "")
         assert len(record.token_times_s()) == record.request.output_tokens
         assert record.request.finished
+        assert isinstance(record.request.answer, list)
+        assert len(record.request.answer) == record.request.output_tokens
         times = record.token_times_s().tolist()
         assert times == sorted(times)
         assert times[0] > (record.sent_s or 0.0)

@@ -79,6 +79,16 @@ def test_every_case_names_faults_that_can_be_read() -> None:
     )
 
 
+def test_vllms_servers_are_asked_for_ids_in_both_runs_that_are_compared() -> None:
+    asked = {
+        (case.engine, case.fault): "+engine.token_ids=true" in case.overrides
+        for case in cases(["vllm"], [])
+    }
+    assert asked["vllm", UNDISTURBED]
+    assert {engine for (engine, _), ids in asked.items() if ids} == {"vllm"}
+    assert all(ids for (engine, _), ids in asked.items() if engine == "vllm")
+
+
 def test_each_system_and_part_that_the_page_tells_of_has_a_case() -> None:
     page = (CONF.parent / "docs/faults.md").read_text()
     deaths = page.partition("## What a system does with a death")[2].partition("\n## ")[0]

@@ -47,7 +47,7 @@ def served(tmp_path: Path, api: str, script: Script) -> tuple[Recorder, list[dic
 
 @pytest.mark.live
 def test_prompts_of_ids_have_the_answers_ids(tmp_path: Path) -> None:
-    recorder, bodies = served(tmp_path, "completions", Script(token_ids=True))
+    recorder, bodies = served(tmp_path, "completions", Script(token_ids=100))
     assert {record.status for record in recorder.records.values()} == {"completed"}
     prompts = {len(body["prompt"]): body["prompt"] for body in bodies}
     assert sorted(prompts) == [5, 6, 12, 20]
