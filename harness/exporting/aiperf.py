@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from harness.exporting.conventions import about, seen_by
+from harness.exporting.conventions import Names, about, chunk_gaps_s, distribution, seen_by
 from harness.records.run_folder import FinishedRun
 from harness.records.token_log import Floats
 
 SCHEMA_VERSION = "1.4"
-PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
+DISTRIBUTION: Names = {
+    "avg": "mean", **{f"p{share}": share for share in (1, 5, 10, 25, 50, 75, 90, 95, 99)},
+    "min": "min", "max": "max", "std": "std",
+}  # fmt: skip
 
 
 def aiperf_result(run: FinishedRun) -> dict[str, Any]:
@@ -64,8 +65,7 @@ def _record(i: int, row: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
     done = row["status"] == "completed"
     metrics = {"input_sequence_length": (row["prompt_tokens"], "tokens")}
     if times and done:
-        starts = np.cumsum([0, *row["chunk_tokens"][:-1]])
-        gaps_ms = 1e3 * np.diff(np.array(times)[starts])
+        gaps_ms = 1e3 * chunk_gaps_s(row)
         metrics |= {
             "time_to_first_token": (1e3 * (times[0] - sent_s), "ms"),
             "request_latency": (1e3 * (times[-1] - sent_s), "ms"),
@@ -90,11 +90,5 @@ def _record(i: int, row: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
 
 
 def _distribution(unit: str, values: Floats) -> dict[str, Any]:
-    """With the population's standard deviation, and percentiles linear between samples."""
-    shares = np.percentile(values, PERCENTILES).tolist()
-    return {
-        "unit": unit, "avg": float(values.mean()),
-        **{f"p{share}": value for share, value in zip(PERCENTILES, shares, strict=True)},
-        "min": float(values.min()), "max": float(values.max()), "std": float(values.std()),
-        "count": len(values), "sum": float(values.sum()),
-    }  # fmt: skip
+    found = distribution(values, DISTRIBUTION)
+    return {"unit": unit, **found, "count": len(values), "sum": float(values.sum())}

@@ -8,7 +8,7 @@ GuideLLM 0.8.1 (schemas/base/request_stats.py, benchmark/schemas/metrics.py) and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,8 @@ Quantity = Literal["TTFT", "E2E", "TPOT", "E2E a token", "gaps", "requests/s", "
 Anchor = Literal["arrival", "sent"]
 Of = Literal["all", "completed", "streamed"]  # streamed: completed, with several tokens
 Each = Literal["request", "token", "chunk"]
+Percentiles = Literal["linear", "inverted_cdf"]
+Names = Mapping[str, float | str]  # a tool's, of what `distribution` computes
 HARNESS, IP = "harness", "inference-perf"
 
 
@@ -43,6 +45,11 @@ class Definition:
     def id(self) -> str:
         """Its name in docs/measurement.md."""
         return f"{self.tool}/{self.name}"
+
+    @property
+    def percentiles(self) -> Percentiles:
+        """What the tool's are, by numpy's name for the method."""
+        return "inverted_cdf" if self.tool == "guidellm" else "linear"
 
 
 DEFINITIONS = (
@@ -158,14 +165,28 @@ def about(run: FinishedRun) -> dict[str, Any]:
     return {"run": run.path.name, "simulated": simulated, "verdict": run.invalid or "VALID"}
 
 
-def percentile(samples: Samples, share: float, *, linear: bool = True) -> float | None:
-    """The value at which `share` percent of the weight is reached, as GuideLLM has it; or linear
-    between samples, as the other tools have it, whose samples all weigh the same. None: no sample.
-    """
+def chunk_gaps_s(row: Mapping[str, Any]) -> Floats:
+    """Between the chunks of a row of requests.parquet."""
+    sizes = np.array(row["chunk_tokens"], np.int64)
+    return np.diff(np.array(row["token_times_s"], np.float64)[np.cumsum(sizes) - sizes])
+
+
+def distribution(values: Floats, names: Names) -> dict[str, float]:
+    """What `names` name, in their order: numbers are percentiles, linear between samples; words are
+    of numpy, where std is the population's. ValueError where there is no sample."""
+    return {
+        name: float(getattr(np, of)(values) if isinstance(of, str) else np.percentile(values, of))
+        for name, of in names.items()
+    }
+
+
+def percentile(samples: Samples, share: float, method: Percentiles = "linear") -> float | None:
+    """Linear between samples that all weigh the same, or else the smallest value at which `share`
+    percent of the weight is reached. None: no sample."""
     values, weights = samples.values, samples.weights
     if not len(values):
         return None
-    if linear and (weights == weights[0]).all():
+    if method == "linear" and (weights == weights[0]).all():
         return float(np.percentile(values, share))
     order = np.argsort(values)
     reached = np.cumsum(weights[order] / weights.sum())

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import reduce
 from operator import getitem
@@ -25,6 +26,7 @@ from rich.table import Table
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
 from harness.exporting.conventions import DEFINITIONS, HARNESS, IP, Definition, Seen, percentile
+from harness.exporting.results import refuse_llm_d
 from harness.files import read_json, write_json
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
@@ -40,6 +42,9 @@ WHY = {
 }
 RATE_WHY = WHY | {"sent": "window begins with the first sending"}
 PARTS = ("anchor", "of", "each")  # of a Definition
+PERCENTILES = (
+    "Percentiles are linear between samples, GuideLLM's the smallest sample that reaches the share"
+)
 WINDOW = {"arrival": "first arrival to last token", "sent": "first sending to last token"}
 
 
@@ -69,12 +74,13 @@ def rows(table: Any, told: Mapping[Definition, float]) -> Iterator[dict[str, Any
     seen = Seen(table)
     for one in DEFINITIONS:
         samples = seen.of(one)
-        rate, linear = one.quantity.endswith("/s"), one.tool != "guidellm"
+        rate, method = one.quantity.endswith("/s"), one.percentiles
         row = {
             "quantity": one.quantity, "tool": one.tool, "name": one.name, "id": one.id,
             "num_samples": len(samples.values), "mean": samples.mean,
-            "p50": None if rate else percentile(samples, 50, linear=linear),
-            "p99": None if rate else percentile(samples, 99, linear=linear),
+            "p50": None if rate else percentile(samples, 50, method),
+            "p99": None if rate else percentile(samples, 99, method),
+            "percentiles": None if rate else method,
             "differs": dict(reasons(seen, ours_of(one), one)),
         }  # fmt: skip
         if one in told:
@@ -90,17 +96,22 @@ def rows_of_file(told: Mapping[Definition, float]) -> Iterator[dict[str, Any]]:
     for one, mean in told.items():
         window = WINDOW[one.anchor] if one.quantity.endswith("/s") else None
         ours = {part: getattr(ours_of(one), part) for part in PARTS}
-        yield asdict(one) | {"id": one.id, "in_file": mean, "window": window, "ours": ours}
+        yield asdict(one) | {
+            "id": one.id, "in_file": mean, "percentiles": None if window else one.percentiles,
+            "window": window, "ours": ours,
+        }  # fmt: skip
 
 
-def in_file(content: Any, file: Path) -> dict[Definition, float]:
+def means_in(file: Path) -> dict[Definition, float]:
     """The means that a tool's file tells, in seconds or per second. UsageError where it is of no
     tool that is known here."""
+    with suppress(OSError):
+        refuse_llm_d(file.read_bytes(), file)
+    content: Any = read_json(file)
     tools = {
         "vllm": "mean_ttft_ms", "aiperf": "time_to_first_token", "guidellm": "benchmarks",
         IP: "load_summary",
     }  # fmt: skip
-    content = content if isinstance(content, dict) else {}
     tool = next((name for name, key in tools.items() if key in content), None)
     if tool is None:
         keys = ", ".join(f"{key} ({name})" for name, key in tools.items())
@@ -137,7 +148,7 @@ def _mean(content: Any, tool: str, one: Definition) -> float | None:
 def shown(found: Sequence[Mapping[str, Any]], title: str) -> Table:
     with_file = any("in_file" in row for row in found)
     names = ["by", "mean", "P50", "P99", *(["in the file", "left over"] if with_file else [])]
-    made = numbers_table("quantity", names, title=title)
+    made = numbers_table("quantity", names, title=title, caption=PERCENTILES)
     made.add_column("what makes the mean differ from ours")
     for row in found:
         show = number if row["quantity"].endswith("/s") else seconds
@@ -151,7 +162,7 @@ def shown(found: Sequence[Mapping[str, Any]], title: str) -> Table:
 
 
 def shown_alone(found: Sequence[Mapping[str, Any]], title: str) -> Table:
-    made = numbers_table("quantity", ["in the file"], title=title)
+    made = numbers_table("quantity", ["in the file"], title=title, caption=PERCENTILES)
     for name in ("by its", "counts from", "requests", "one sample", "window"):
         made.add_column(name, overflow="fold")
     for row in found:
@@ -182,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = about.parse_args(arguments)
     alone = chosen.file is None and chosen.run.is_file()
     file = chosen.run if alone else chosen.file
-    told = in_file(read_json(file), file) if file else {}
+    told = means_in(file) if file else {}
     if alone:
         found = list(rows_of_file(told))
         table = shown_alone(found, f"{file.name}, by the definitions of {found[0]['tool']}")

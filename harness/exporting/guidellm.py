@@ -112,7 +112,7 @@ def _distribution(samples: Samples) -> dict[str, Any]:
     shares = np.bincount(place, samples.weights) / samples.weights.sum()
     mean, count = float(values @ shares), round(float(samples.weights.sum()))
     variance = float((values - mean) ** 2 @ shares)
-    at = {name: percentile(samples, share, linear=False) for name, share in PERCENTILES.items()}
+    at = {name: percentile(samples, share, "inverted_cdf") for name, share in PERCENTILES.items()}
     return {
         "mean": mean, "median": at["p50"], "mode": float(values[np.argmax(shares)]),
         "variance": variance, "std_dev": variance**0.5, "min": float(values[0]),

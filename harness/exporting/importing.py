@@ -1,10 +1,11 @@
 """Makes a run's folder of another tool's result: `python -m harness import FILE`.
 
-FILE is a result of `vllm bench serve --save-detailed`, AIPerf's profile_export.jsonl, or GuideLLM's
-benchmarks.json. The folder has requests.parquet, summary.json by this harness's metrics, and a
-manifest that names the tool, the file and its sha256. Plots, score, compare and explain read it.
-Nobody watched that tool's client, so the verdict is NOT JUDGED, never VALID. What the file lacks
-stands in the verdict's notes, and numbers that need it are none.
+FILE is a result of `vllm bench serve --save-detailed`, AIPerf's profile_export.jsonl, GuideLLM's
+benchmarks.json, or inference-perf's per_request_lifecycle_metrics.json. The folder has
+requests.parquet, summary.json by this harness's metrics, and a manifest that names the tool, the
+file and its sha256. Plots, score, compare and explain read it. Nobody watched that tool's client,
+so the verdict is NOT JUDGED, never VALID. What the file lacks stands in the verdict's notes, and
+numbers that need it are none.
 """
 
 from __future__ import annotations

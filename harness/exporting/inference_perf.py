@@ -16,12 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from harness.exporting.conventions import IP, about, seen_by
+from harness.exporting.conventions import IP, Names, about, distribution, seen_by
 from harness.records.run_folder import FinishedRun
 from harness.records.token_log import Floats
 
-PERCENTILES = (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
+SHARES = {f"p{at:g}": at for at in (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)}
+ENDS: Names = {"mean": "mean", "min": "min", "max": "max"}
+SPREAD: Names = {**ENDS, **{name: at for name, at in SHARES.items() if at != 50}, "median": 50}
 LLM_D_VERSION = "0.2.1"
+STATISTICS: Names = {**ENDS, **{name.replace(".", "p"): at for name, at in SHARES.items()}}
 LLM_D_RATES = {"requests_per_sec": "request_rate", "output_tokens_per_sec": "output_token_rate"}
 
 
@@ -84,18 +87,8 @@ def per_request(run: FinishedRun) -> list[dict[str, Any]]:
 
 
 def _spread(values: Floats) -> dict[str, float] | None:
-    """Percentiles linear between samples; None: no sample."""
-    if not len(values):
-        return None
-    found = _statistics(values)
-    found["median"] = found.pop("p50")
-    return found
-
-
-def _statistics(values: Floats) -> dict[str, float]:
-    ends = {"mean": float(values.mean()), "min": float(values.min()), "max": float(values.max())}
-    shares = np.percentile(values, PERCENTILES).tolist()
-    return ends | {f"p{at:g}": value for at, value in zip(PERCENTILES, shares, strict=True)}
+    """None: no sample."""
+    return distribution(values, SPREAD) if len(values) else None
 
 
 def benchmark_report(run: FinishedRun) -> dict[str, Any]:
@@ -142,5 +135,4 @@ def _of(values: Floats | list[float], units: str) -> dict[str, Any]:
     if units.endswith("/s"):
         return {"units": units, "mean": float(np.mean(values))}
     spread = {"stddev": float(np.std(values, ddof=1))} if len(values) > 1 else {}
-    found = _statistics(np.asarray(values))
-    return {"units": units, **spread, **{key.replace(".", "p"): at for key, at in found.items()}}
+    return {"units": units, **spread, **distribution(np.asarray(values), STATISTICS)}

@@ -3,19 +3,21 @@
 Time counts from the first arrival, or from the first sending where the file has no arrivals. Where
 the file does not say when single tokens came, those that are left over come with the last one, and
 `surplus_tokens` counts them: metrics of single tokens are then none.
-Read from vLLM 0.32 (benchmarks/serve.py), AIPerf 0.13 (common/models/record_models.py) and GuideLLM
-0.8.1 (schemas/base/request_stats.py).
+Read from vLLM 0.32 (benchmarks/serve.py), AIPerf 0.13 (common/models/record_models.py), GuideLLM
+0.8.1 (schemas/base/request_stats.py) and inference-perf 0.7 (apis/base.py).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.errors import UsageError, first_line
 
@@ -25,6 +27,11 @@ MAX_S = 1e12  # the time of day is 1.8e9 s
 NO_ARRIVALS = "scheduled arrivals: each request arrives when it was sent"
 NOT_ASKED = "how many tokens were asked for: those that came"
 NO_CHUNKS = "how many tokens each chunk had"
+NO_ERROR = "no token, and the file tells no error"
+AGGREGATES = {  # a key of a tool's summary, and what of that tool can be imported
+    "load_summary": "inference-perf's per_request_lifecycle_metrics.json",
+    "time_to_first_token": "AIPerf's profile_export.jsonl",
+}
 
 
 @dataclass(slots=True)
@@ -70,6 +77,7 @@ class Result:
 
 def read_result(content: bytes, file: Path, benchmark: int | None = None) -> Result:
     """Raises UsageError where `content` is no whole result of a tool that is known."""
+    refuse_llm_d(content, file)
     try:
         found = json.loads(content)
         found = [found] if isinstance(found, dict) and "metadata" in found else found
@@ -82,18 +90,34 @@ def read_result(content: bytes, file: Path, benchmark: int | None = None) -> Res
         if isinstance(found, list) and len(found) == 1 and "benchmarks" in found[0]:
             (found,) = found
         if isinstance(found, list):
-            return _aiperf(found).in_order()
+            read = _inference_perf if "start_time" in found[0] else _aiperf
+            return read(found).in_order()
         if "benchmarks" in found:
             return _guidellm(found, file, benchmark).in_order()
         if "mean_ttft_ms" in found or "ttfts" in found:
             return _vllm(found, file).in_order()
+    except UsageError:
+        raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         told = f"{type(error).__name__}: {first_line(error)}"
         raise UsageError(f"{file} is no whole result that can be imported: {told}") from error
+    for key, single in AGGREGATES.items():
+        if key in found:
+            raise UsageError(f"{file} is a summary without single requests: import {single}")
     raise UsageError(
         f"{file} is of no tool that is known: vllm has mean_ttft_ms, guidellm benchmarks, aiperf a "
-        "line with metadata and metrics for each request"
+        "line with metadata and metrics for each request, inference-perf a list of requests with "
+        "start_time and info"
     )
+
+
+def refuse_llm_d(content: bytes, file: Path) -> None:
+    """Raises UsageError where `content` is llm-d's benchmark report, as JSON or YAML."""
+    if re.search(rb'request_performance"?:', content):
+        raise UsageError(
+            f"{file} is llm-d's benchmark report, which has no single requests and does not say by "
+            "whose definitions its numbers are: give the result of the tool that llm-d ran"
+        )
 
 
 def _vllm(found: Mapping[str, Any], file: Path) -> Result:
@@ -105,18 +129,18 @@ def _vllm(found: Mapping[str, Any], file: Path) -> Result:
     model = str(found.get("model_id", ""))
     rows = zip(*(found[name] for name in columns), strict=True)
     for sent_s, prompt, tokens, ttft_s, itls, error in rows:
-        error = str(error) or ("" if ttft_s else "no token, and the file tells no error")
+        error = str(error) or ("" if ttft_s else NO_ERROR)
         row = result.add(model, sent_s, sent_s, prompt, error)
         first = [sent_s + ttft_s] if ttft_s else []
-        _set_chunks(row, [*first, *itls], len(first + itls) if error else tokens)
+        steps_s = [*first, *itls]
+        _set_chunks(row, np.cumsum(steps_s), len(steps_s) if error else tokens)
     return result
 
 
 def _aiperf(lines: Sequence[Mapping[str, Any]]) -> Result:
     result = Result("aiperf", False, [NO_ARRIVALS, NOT_ASKED])
     kept = [one for one in lines if one["metadata"].get("benchmark_phase") != "warmup"]
-    if len(kept) < len(lines):
-        result.left_out = len(lines) - len(kept)
+    result.left_out = len(lines) - len(kept)
     begin_ns = min(one["metadata"]["request_start_ns"] for one in kept)
     for one in kept:
         about, error = one["metadata"], one.get("error") or {}
@@ -133,7 +157,8 @@ def _aiperf(lines: Sequence[Mapping[str, Any]]) -> Result:
         if "time_to_first_token" in metrics:
             gaps_s = metrics.get("inter_chunk_latency", [])
             tokens = int(metrics["output_sequence_length"])
-            _set_chunks(row, [sent_s + metrics["time_to_first_token"], *gaps_s], tokens)
+            first_s = sent_s + metrics["time_to_first_token"]
+            _set_chunks(row, np.cumsum([first_s, *gaps_s]), tokens)
     return result
 
 
@@ -160,16 +185,35 @@ def _guidellm(found: Mapping[str, Any], file: Path, number: int | None) -> Resul
             tokens = request["output_metrics"].get("text_tokens") or 0
             first_s, last_s = times.get("first_token_iteration"), times.get("last_token_iteration")
             if first_s is not None and tokens:
-                _set_chunks(row, [first_s, *([last_s - first_s] if tokens > 1 else [])], tokens)
+                _set_chunks(row, [first_s, *([last_s] if tokens > 1 else [])], tokens)
     return result
 
 
-def _set_chunks(row: dict[str, Any], steps_s: Sequence[float], tokens: int) -> None:
-    """`steps_s`: the first chunk's time and the gaps after it. The last chunk has what is left of
-    `tokens`; where there are fewer tokens than chunks, the last one has the last chunk's time."""
-    at_s = np.cumsum(np.array(steps_s, np.float64)).tolist()
+def _inference_perf(records: Sequence[Mapping[str, Any]]) -> Result:
+    result = Result("inference-perf", False, [NOT_ASKED])
+    for one in records:
+        info, error = one["info"], one.get("error") or {}
+        answer, labels = info.get("response_metrics") or {}, info.get("labels") or {}
+        result.simulated |= labels.get("simulated") == "True"
+        times_s = answer.get("output_token_times") or []
+        said = str(error.get("error_msg") or "failed") if error else "" if times_s else NO_ERROR
+        row = result.add(
+            str(labels.get("model", "")), one["scheduled_time"], one["start_time"],
+            info["request_metrics"]["text"]["input_tokens"], said,
+        )  # fmt: skip
+        _set_chunks(row, times_s, len(times_s) if error else answer.get("output_tokens") or 0)
+        if not row["surplus_tokens"]:  # tokens of one time came together
+            _, sizes = np.unique(row["token_times_s"], return_counts=True)
+            row["chunk_tokens"] = sizes.tolist()
+    return result
+
+
+def _set_chunks(row: dict[str, Any], times_s: npt.ArrayLike, tokens: int) -> None:
+    """`times_s`: of each chunk. The last one has what is left of `tokens`; where there are fewer
+    tokens than chunks, the last one has the last chunk's time."""
+    at_s: list[float] = np.array(times_s, np.float64).tolist()
     tokens, chunks = _count(tokens), len(at_s)
-    if any(step_s < 0 for step_s in steps_s[1:]) or (tokens and not chunks):
+    if (np.diff(at_s) < 0).any() or (tokens and not chunks):
         raise ValueError(f"{tokens} tokens in {chunks} chunks, one after the other")
     kept = min(tokens, chunks)
     at_s = [*at_s[: kept - 1], at_s[-1]] if kept else []

@@ -12,11 +12,10 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from harness.exporting.conventions import about, seen_by
+from harness.exporting.conventions import about, chunk_gaps_s, distribution, seen_by
 from harness.records.run_folder import FinishedRun
-from harness.records.token_log import Floats, TokenLog
+from harness.records.token_log import Floats
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -35,7 +34,7 @@ def vllm_result(run: FinishedRun) -> dict[str, Any]:
         else:
             numbers |= _spread(one.name, samples.values * one.unit)
     ended = datetime.fromisoformat(manifest["ended_utc"])
-    chunks = enumerate(table["chunk_tokens"].to_pylist())
+    chunks = table.select(["chunk_tokens", "token_times_s"]).to_pylist()
     return {
         **about(run), "date": ended.strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": "openai", "backend": manifest["choices"]["engine"],
@@ -48,7 +47,7 @@ def vllm_result(run: FinishedRun) -> dict[str, Any]:
         "input_lens": table["prompt_tokens"].to_pylist(),
         "output_lens": np.where(log.completed, log.num_tokens, 0).tolist(),
         "ttfts": _plain(log.first_s - log.sent_s),
-        "itls": [_between_chunks(log, i, np.array(sizes)) for i, sizes in chunks],
+        "itls": [chunk_gaps_s(row).tolist() for row in chunks],  # vLLM takes one time a chunk
         "latencies": _plain(log.last_s - log.sent_s),
         "start_times": _plain(log.sent_s), "generated_texts": [""] * len(log),
         "errors": table["error"].to_pylist(),
@@ -57,18 +56,9 @@ def vllm_result(run: FinishedRun) -> dict[str, Any]:
 
 def _spread(name: str, ms: Floats) -> dict[str, float]:
     """Of one of vLLM's latencies. Zeros where there is no sample."""
-    ms = ms if len(ms) else np.zeros(1)
-    shares = {f"p{share}_{name}": np.percentile(ms, share) for share in PERCENTILES}
-    middle = {"mean": np.mean(ms), "median": np.median(ms), "std": np.std(ms)}
-    found = {f"{word}_{name}": value for word, value in middle.items()} | shares
-    return {key: float(value) for key, value in found.items()}
-
-
-def _between_chunks(log: TokenLog, i: int, sizes: npt.NDArray[np.int64]) -> list[float]:
-    """Gaps between the chunks of request i: vLLM takes one time a chunk."""
-    first = log.start[i] + np.cumsum(sizes) - sizes
-    gaps: list[float] = np.diff(log.times_s[first.astype(int)]).tolist()
-    return gaps
+    words = {f"{word}_{name}": word for word in ("mean", "median", "std")}
+    shares = {f"p{share}_{name}": share for share in PERCENTILES}
+    return distribution(ms if len(ms) else np.zeros(1), {**words, **shares})
 
 
 def _plain(values: Floats) -> list[float]:

@@ -29,7 +29,8 @@ SENT = {  # a mean in vLLM's file (ms), and ours of the run, and of what is impo
 DUE = {
     name: (f"{name}_s.mean",) * 2 for name in ("ttft", "tpot", "e2e")
 }  # arrivals are in the file
-EXCHANGED = {"vllm": SENT, "aiperf-records": SENT, "guidellm": DUE}
+ALL = DUE | {name: (f"{name}_s.mean",) * 2 for name in ("tbt", "itl_chunk")}
+EXCHANGED = {"vllm": SENT, "aiperf-records": SENT, "guidellm": DUE, "inference-perf-requests": ALL}
 
 
 @conformance(2, "tokens in chunks", alone=True)
@@ -199,8 +200,9 @@ def goodput(bench: Bench) -> Found:
 
 @conformance(15, "exchange")
 def exported(bench: Bench) -> Found:
-    """`export` for vLLM, AIPerf and GuideLLM, and `import` of each file: the means of the run, of
-    what was imported and in vLLM's file are equal within 1e-9, and the failed request failed."""
+    """`export` for vLLM, AIPerf, GuideLLM and inference-perf, and `import` of each file: the means
+    of the run, of what was imported and in vLLM's file are equal within 1e-9, and the failed
+    request failed."""
     models = {"m": Script(ttft_s=0.05, gap_s=0.01), "failed": Script(status=500)}
     rows = [(i * 0.05, "failed" if i == 7 else "m", 8, 6 + i % 5) for i in range(20)]
     run, _ = bench.served(Play(models=models), rows)

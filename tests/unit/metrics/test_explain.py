@@ -52,6 +52,8 @@ def test_a_mean_by_tokens_and_one_by_requests(tmp_path: Path) -> None:
     found = explained(write_run(tmp_path, late_and_failed()))
     assert found["harness tpot_s"]["mean"] == pytest.approx((0.2 + 0.1) / 2)
     by_token = found["guidellm inter_token_latency_ms"]
+    assert by_token["percentiles"] == "inverted_cdf"
+    assert by_token["p50"] == pytest.approx(0.2)  # and not between the two
     assert by_token["mean"] == pytest.approx((0.4 + 0.1) / 3)
     assert by_token["differs"] == {"weighted by tokens": pytest.approx(0.5 / 3 - 0.15)}
     assert found["guidellm time_per_output_token_ms"]["mean"] == pytest.approx((0.65 + 0.35) / 5)
@@ -119,6 +121,9 @@ def test_a_file_alone_says_what_its_numbers_are(
     printed = capsys.readouterr().out
     assert f"by the definitions of {tool}" in printed
     assert "(ours:" in printed
+    method = "inverted_cdf" if tool == "guidellm" else "linear"
+    assert found[name]["percentiles"] == (None if name.endswith("throughput") else method)
+    assert "GuideLLM's the smallest sample that reaches" in " ".join(printed.split())
 
 
 def test_a_json_file_that_cannot_be_written_keeps_the_old_one(
@@ -155,6 +160,7 @@ def test_a_file_of_no_known_tool_is_refused(
         ('{"mean_ttft_ms": "x"}', "ttft_ms is 'x', no number"),
         ('{"mean_ttft_ms": NaN}', "ttft_ms is 'nan', no number"),
         ('{"mean_ttft_ms": 1' + "0" * 400 + "}", "ttft_ms is '1000"),
+        ('{"results": {"request_performance": {}}}', "llm-d's benchmark report"),
         ('{"benchmarks": [{}, {}]}', "must have one benchmark"),
         ('{"benchmarks": [{}]}', "none of the means of guidellm's results"),
     ],

@@ -21,7 +21,11 @@ from harness.records.token_log import TokenLog
 from plots import compare
 from tests.unit.metrics.service import Service, steady, write_run
 
-TOOLS = {"vllm": "vllm.json", "aiperf-records": "aiperf-records.jsonl", "guidellm": "guidellm.json"}
+DUE = ("guidellm", "inference-perf-requests")  # whose files have arrivals
+TOOLS = {
+    "vllm": "vllm.json", "aiperf-records": "aiperf-records.jsonl",
+    **{to: f"{to}.json" for to in DUE},
+}  # fmt: skip
 
 
 def imported(folder: Path, to: str) -> FinishedRun:
@@ -62,9 +66,9 @@ def test_a_round_trip_keeps_times_and_tokens(
     with TemporaryDirectory() as made:
         found = imported(write_run(Path(made) / "run", service), to)
     ours, theirs = TokenLog.from_table(service.table()), TokenLog.from_table(found.requests)
-    order = np.arange(len(rows)) if to == "guidellm" else np.argsort(ours.sent_s, kind="stable")
+    order = np.arange(len(rows)) if to in DUE else np.argsort(ours.sent_s, kind="stable")
     done = ours.completed[order]
-    begin_s = ours.arrival_s.min() if to == "guidellm" else ours.sent_s.min()
+    begin_s = ours.arrival_s.min() if to in DUE else ours.sent_s.min()
     atol = 2e-9 if to == "aiperf-records" else 1e-11  # AIPerf has whole nanoseconds
     near = partial(np.testing.assert_allclose, rtol=0, atol=atol)
     assert (theirs.completed == done).all()
@@ -73,9 +77,12 @@ def test_a_round_trip_keeps_times_and_tokens(
     for name in ("first_s", "last_s"):
         values = (getattr(ours, name) - begin_s)[order]
         near(getattr(theirs, name)[done], values[done])
-    if to == "guidellm":
+    if to in DUE:
         near(theirs.arrival_s, ours.arrival_s - begin_s)
-    elif set(ours.of(ours.completed).chunk_tokens.tolist()) == {1}:
+    if to == "inference-perf-requests":
+        assert theirs.chunk_tokens.tolist() == ours.chunk_tokens.tolist()
+        near(theirs.times_s, ours.times_s - begin_s)
+    elif to != "guidellm" and set(ours.of(ours.completed).chunk_tokens.tolist()) == {1}:
         gaps = [log.of(log.completed) for log in (ours, theirs)]
         pooled = [np.sort(log.tbt_s()) for log in gaps]
         near(pooled[1], pooled[0])
@@ -112,6 +119,29 @@ def test_commands_read_an_import(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert compare.table([tmp_path, run.path])
 
 
+def test_inference_perfs_file_has_every_tokens_time(tmp_path: Path) -> None:
+    run = imported(write_run(tmp_path, steady(70)), "inference-perf-requests")
+    ours, names = FinishedRun.load(tmp_path), ("ttft_s", "tpot_s", "tbt_s", "itl_chunk_s", "e2e_s")
+    for name in (f"{name}.{of}" for name in names for of in ("mean", "p90")):
+        assert run.number(name) == pytest.approx(ours.number(name)), name
+    assert run.manifest["imported"]["lacking"] == [
+        "how many tokens were asked for: those that came"
+    ]
+    assert run.manifest["simulated"] is True
+
+
+@pytest.mark.parametrize("to", ["llm-d", "inference-perf", "aiperf"])
+def test_a_summary_is_refused_in_a_sentence_that_says_why(
+    tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export([str(write_run(tmp_path / "run", steady(9))), "--to", to]) == 0
+    assert read([str(tmp_path / "run" / f"{to}.json"), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "single requests" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
 BENCHMARK = {"config": {"backend": {}}, "requests": {"successful": [{"info": 3}]}}
 
 
@@ -121,6 +151,8 @@ BENCHMARK = {"config": {"backend": {}}, "requests": {"successful": [{"info": 3}]
         (b"\xff{", "neither JSON"), (b"{}", "no tool that is known"), (b"[]", "no whole result"),
         (b"3", "no whole result"), (b"[3]", "no whole result"),
         (b'[{"metadata": 3}]', "no whole result"),
+        (b"results:\n  request_performance:\n    aggregate: {}\n", "llm-d's benchmark report"),
+        (b'[{"start_time": 1, "info": {}}]', "no whole result"),
         (b'{"mean_ttft_ms": 1}', "--save-detailed"),
         (json.dumps({"benchmarks": [BENCHMARK, BENCHMARK]}).encode(), "--benchmark 1, 2"),
         (json.dumps({"benchmarks": [BENCHMARK]}).encode(), "no whole result"),
