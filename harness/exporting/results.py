@@ -27,6 +27,7 @@ MAX_S = 1e12  # the time of day is 1.8e9 s
 NO_ARRIVALS = "scheduled arrivals: each request arrives when it was sent"
 NOT_ASKED = "how many tokens were asked for: those that came"
 NO_CHUNKS = "how many tokens each chunk had"
+BY_TIME = "chunks: tokens of one time count as one"
 NO_ERROR = "no token, and the file tells no error"
 AGGREGATES = {  # a key of a tool's summary, and what of that tool can be imported
     "load_summary": "inference-perf's per_request_lifecycle_metrics.json",
@@ -190,7 +191,7 @@ def _guidellm(found: Mapping[str, Any], file: Path, number: int | None) -> Resul
 
 
 def _inference_perf(records: Sequence[Mapping[str, Any]]) -> Result:
-    result = Result("inference-perf", False, [NOT_ASKED])
+    result = Result("inference-perf", False, [NOT_ASKED, BY_TIME])
     for one in records:
         info, error = one["info"], one.get("error") or {}
         answer, labels = info.get("response_metrics") or {}, info.get("labels") or {}
