@@ -245,10 +245,14 @@ def test_the_memory_of_a_node_that_dies_is_lost_with_its_instance(cluster: Any) 
             source = bed.cluster.hosts[2].disk(bed.model.name)
             await first.drop(range(4))
             os.kill(raylet_of(doomed), signal.SIGKILL)
-            with pytest.raises(InstanceLost):
+
+            async def read() -> None:
                 while True:  # the agent outlives its raylet by up to half a second
                     await first.load(range(4), source)
                     await first.drop(range(4))
+
+            with pytest.raises(InstanceLost):
+                await read()
             assert last.lost is not None
             assert await first.load(range(4), bed.instances[1])
 
