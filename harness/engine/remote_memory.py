@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -16,8 +17,10 @@ import torch
 from harness.engine.command_loop import CommandLoop
 from harness.engine.mesh import ARRIVE_S, Mesh, OnMessage
 from harness.engine.transport import Header, PeerLost
+from harness.errors import RunError
 
 POLL_S = 2e-5
+NOTICE_S = 1.0
 
 
 class RemoteMemory:
@@ -37,35 +40,49 @@ class RemoteMemory:
 
     def write(self, peer: str, source: int, target: int, size: int) -> None:
         """Returns once `size` bytes from `source` are at `target` of the peer's memory. Raises
-        PeerLost."""
+        PeerLost, or RunError where NIXL fails though the peer lives."""
         name, begin = self._found(peer)
         places = (self._memory.data_ptr() + source, begin + target)
+        try:
+            state = self._written(peer, name, *places, size)
+        except Exception as error:  # NIXL's, which have no base of their own
+            state = str(error)
+        if state == "DONE":
+            return
+        if not self._mesh.is_lost(peer):  # its end may be about to be seen
+            time.sleep(NOTICE_S)
+        if self._mesh.is_lost(peer):
+            raise PeerLost(f"worker {peer} is gone")
+        raise RunError(f"NIXL cannot write to worker {peer}: {state}")
+
+    def _written(self, peer: str, name: str, source: int, target: int, size: int) -> str:
+        """NIXL's word for how it ended; "PROC" where the peer has died meanwhile."""
         with self._using:
             mine, theirs = (
-                self._agent.get_xfer_descs([(at, size, 0)], self._kind) for at in places
+                self._agent.get_xfer_descs([(at, size, 0)], self._kind) for at in (source, target)
             )
             handle = self._agent.initialize_xfer("WRITE", mine, theirs, name)
-            state = self._agent.transfer(handle)
+            state: str = self._agent.transfer(handle)
         while state == "PROC" and not self._mesh.is_lost(peer):
             time.sleep(POLL_S)
             with self._using:
                 state = self._agent.check_xfer_state(handle)
-        if state != "DONE":
-            raise PeerLost(f"worker {peer} does not take what is written to it")
-        with self._using:
-            self._agent.release_xfer_handle(handle)
+        if state == "DONE":  # else the peer is gone, and so may be what a release waits for
+            with self._using:
+                self._agent.release_xfer_handle(handle)
+        return state
 
     def on_lost(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
     def _found(self, peer: str) -> tuple[str, int]:
+        if peer not in self._peers:
+            self._mesh.send(peer, {"op": "where"})
         with self._changed:
-            if peer not in self._peers:
-                self._mesh.send(peer, {"op": "where"})
-                self._changed.wait_for(
-                    lambda: peer in self._peers or self._mesh.is_lost(peer), ARRIVE_S
-                )
+            self._changed.wait_for(
+                lambda: peer in self._peers or self._mesh.is_lost(peer), ARRIVE_S
+            )
             if peer not in self._peers:
                 raise PeerLost(f"worker {peer} does not say where its memory is")
             return self._peers[peer]
@@ -76,7 +93,12 @@ class RemoteMemory:
         said = {"op": "here", "begin": self._memory.data_ptr()}
         with self._using:
             metadata = self._agent.get_agent_metadata()
-        self._loop.stream("acks").put(lambda: self._mesh.send(name, said, metadata))
+
+        def answer() -> None:
+            with suppress(PeerLost):  # nobody waits for it any more
+                self._mesh.send(name, said, metadata)
+
+        self._loop.stream("acks").put(answer)
 
     def _on_here(self, name: str, header: Header, payload: bytearray) -> None:
         with self._using:
