@@ -89,6 +89,8 @@ class AgentsLauncher:
 class FarProcess:
     """A worker of an agent, as a subprocess.Popen. `node`: as it is named."""
 
+    dead_s = DEAD_S  # of silence, after which its agent is gone
+
     def __init__(self, agent: Agent, node: str, pid: int) -> None:
         self._agent, self._node, self.pid = agent, node, pid
         self._lost = False  # its agent answers no more
@@ -100,17 +102,17 @@ class FarProcess:
         told = f"is lost with {self._node}, whose agent is gone"
         if self._lost:
             raise NodeLost(told)
-        until_s = None if timeout is None else time.monotonic() + timeout
+        start_s = time.monotonic()
         part_s = (ANSWER_S if timeout is None else timeout) / 4
         while True:
             try:
                 code: int | None = self._agent.ask(
-                    "wait", self.pid, part_s, timeout_s=part_s + DEAD_S
+                    "wait", self.pid, part_s, timeout_s=part_s + self.dead_s
                 )
             except RunError:
                 self._lost = True
                 raise NodeLost(told) from None
             if code is not None:
                 return code
-            if until_s is not None and time.monotonic() >= until_s:
-                raise subprocess.TimeoutExpired("worker", until_s)
+            if timeout is not None and time.monotonic() - start_s >= timeout:
+                raise subprocess.TimeoutExpired("worker", timeout)

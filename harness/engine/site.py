@@ -16,7 +16,7 @@ from typing import Protocol
 
 from harness.device.processes import below
 from harness.engine import relay
-from harness.engine.agents_launcher import AgentsLauncher, FarProcess
+from harness.engine.agents_launcher import ANSWER_S, AgentsLauncher, FarProcess
 from harness.engine.launcher import Process
 
 
@@ -83,6 +83,8 @@ HERE = ThisHost()
 
 
 class FarCommand(FarProcess):
+    dead_s = ANSWER_S  # it is asked for while it lives, when one slow answer tells nothing
+
     def poll(self) -> int | None:
         try:
             return self.wait(0.0)

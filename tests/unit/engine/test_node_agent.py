@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from harness.engine.agents_launcher import AgentsLauncher, FarProcess
 from harness.engine.host import Launch
 from harness.engine.launcher import NodeLost
 from harness.engine.node_agent import NodeAgent
+from harness.engine.site import FarCommand
 from harness.errors import RunError, UsageError
 from tests.agents import Called
 
@@ -74,3 +77,20 @@ def test_a_node_that_is_lost_is_named_with_its_address(monkeypatch: pytest.Monke
         monkeypatch.setattr(called.agent, "wait", gone)
         with pytest.raises(NodeLost, match=r"is lost with node 0 \(127.0.0.1\)"):
             FarProcess(called, launcher.named(0), 1).wait()
+
+
+class Slow:
+    """An agent of a command that lives, which takes ten seconds for each answer."""
+
+    def ask(self, method: str, *arguments: Any, timeout_s: float = 0.0) -> Any:
+        if timeout_s < 10:
+            raise RunError("no answer")
+
+    tell = ask
+
+
+def test_a_command_is_not_lost_for_one_slow_answer() -> None:
+    command = FarCommand(Slow(), "node 0", 1)
+    assert command.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired, match=r"after 0\.0 seconds"):
+        command.wait(0.0)
