@@ -73,6 +73,11 @@ class TorchEngine:
                 "engine=sim"
             )
         placements = experiment.placements
+        if self._config.transport == "nixl" and not any(each.elastic for each in placements):
+            raise UsageError(
+                "engine.transport=nixl is for systems whose weights and KV move between instances, "
+                "as +system=blitzscale; valid here: sockets"
+            )
         with ExitStack() as stack:
             started = num_workers(experiment)
             experiment.announce(f"starting {started} torch workers, device {device}")

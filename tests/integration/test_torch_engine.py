@@ -98,6 +98,13 @@ def request(number: int, prompt: int = 20, output: int = 8) -> Request:
     return Request(number, 0.0, "default", prompt, output)
 
 
+def test_nixl_is_for_elastic_workers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.engine.config.find_spec", lambda name: name)
+    says = pytest.raises(UsageError, match=r"engine.transport=nixl .* valid here: sockets")
+    with says, started(tmp_path, [], transport="nixl"):
+        pass
+
+
 def test_workers_end_with_their_run(tmp_path: Path) -> None:
     with started(tmp_path, [], num_instances=2, tp=2):
         assert len(workers_alive()) == 4
