@@ -70,17 +70,18 @@ def of_latency(values: Floats) -> dict[str, list[float | None]]:
     return found
 
 
-def of_share(flags: Bools) -> list[float]:
+def of_share(flags: Bools) -> list[float] | None:
     """The interval of the share of requests that `flags` [n] names."""
     return of_ratio(flags.astype(np.int64), np.ones(len(flags), np.int64))
 
 
-def of_ratio(parts: Ints, wholes: Ints) -> list[float]:
+def of_ratio(parts: Ints, wholes: Ints) -> list[float] | None:
     """The interval of sum(parts) / sum(wholes): a part of a whole of each of n requests.
 
     Blocks begin anywhere, and from the last request go on with the first; each resample has n
     requests. Their length follows from what each request adds to the ratio (part - ratio whole).
-    Where all parts are whole or 0 resampling shows nothing: Wilson's score for n requests.
+    Where all parts are whole or 0 resampling shows nothing: Wilson's score for n requests. None:
+    resamples are all alike, and tell as little.
     """
     count, part, whole = len(parts), int(parts.sum()), int(wholes.sum())
     if part in (0, whole):
@@ -99,6 +100,8 @@ def of_ratio(parts: Ints, wholes: Ints) -> list[float]:
         return sums
 
     ratios = resampled(parts) / resampled(wholes)
+    if not np.ptp(ratios):
+        return None
     ends: list[float] = np.quantile(ratios, (0.025, 0.975)).tolist()
     return ends
 
@@ -127,7 +130,8 @@ def of_run(log: TokenLog, attained: Attained, *, times_known: bool) -> dict[str,
     """`intervals_95` of summary.json. times_known: of single tokens."""
     shares, duration_s = of_share(attained.good), log.duration_s
     tokens = of_ratio(attained.on_time_tokens, attained.asked_tokens) if times_known else None
-    rates = [share * len(log) / duration_s for share in shares] if duration_s > 0 else None
+    known = shares is not None and duration_s > 0
+    rates = [share * len(log) / duration_s for share in shares or ()] if known else None
     return {
         "ttft_s": of_latency(log.ttft_s),
         "tpot_s": of_latency(log.tpot_s),

@@ -54,8 +54,9 @@ def test_intervals_of_the_share_of_correlated_requests_or_tokens_hold_it_too(tru
         asked = lengths.integers(1, 500, 4000)
         on_time = lengths.binomial(asked, level ** (1 / true - 1))  # its mean is the true share
         found = {"request": of_share(level < true), "token": of_ratio(on_time, asked)}
-        for name, (low, high) in found.items():
-            held[name] += low <= true <= high
+        for name, ends in found.items():
+            assert ends is not None
+            held[name] += ends[0] <= true <= ends[1]
     assert all(176 <= count <= 198 for count in held.values()), held
 
 
@@ -69,12 +70,18 @@ def test_95_of_100_intervals_of_a_share_hold_it_also_near_1() -> None:
     for true in (0.5, 0.9, 0.99):
         held = 0
         for _ in range(200):
-            low, high = of_share(rng.random(600) < true)
-            held += low <= true <= high
+            ends = of_share(rng.random(600) < true)
+            assert ends is not None
+            held += ends[0] <= true <= ends[1]
         assert held >= 180, true
-    low, high = of_share(np.ones(300, bool))
+    low, high = of_share(np.ones(300, bool)) or ()
     assert 0.98 < low < high == 1.0
     assert of_share(np.zeros(300, bool)) == pytest.approx([0.0, 1 - low])
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_resamples_that_are_all_alike_are_no_interval(count: int) -> None:
+    assert of_ratio(np.full(count, 5), np.full(count, 10)) is None
 
 
 def test_what_the_sample_does_not_reach_has_no_end() -> None:
