@@ -7,7 +7,6 @@ connection that has been idle for long is not used again: the server may close i
 from __future__ import annotations
 
 import asyncio
-import resource
 import ssl
 import time
 from collections import deque
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 
 from harness.drivers.io_thread import IoThread, Reader, Transport
 from harness.drivers.kernel_stamps import StampedSocket, connected_socket
+from harness.engine.tcp import raise_file_limit
 
 IDLE_S = 2.0  # below any server's own limit (vLLM: 5 s)
 MAX_OPENING = 16  # at once: opening must not hold up reading
@@ -77,7 +77,7 @@ class Connections:
     """The connections to the server of `url`; used in the I/O thread alone, but for `prepare`."""
 
     def __init__(self, url: str, io: IoThread) -> None:
-        _raise_file_limit()
+        raise_file_limit()
         parts = urlsplit(url)
         self._io = io
         self._host = parts.hostname or ""
@@ -163,10 +163,3 @@ class Connections:
             lambda: Connection(self._io), self._host, self._port, ssl=self._ssl
         )
         return connection
-
-
-def _raise_file_limit() -> None:
-    """Open connections are bounded by the system's hard limit, not by the usual soft 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -2,12 +2,14 @@
 
 Before it reads anything else, each end sends a nonce and answers the other one's with an HMAC under
 the token, in which the two roles differ: an answer cannot be sent back. The token keeps strangers
-out; bytes are not encrypted. A port is open for one connection, and for `WITHIN_S` at most.
+out; bytes are not encrypted. A port is open for one connection, and for `WITHIN_S` at most;
+that of a relay (`harness.engine.relay`) for the whole run, and for any number that prove the token.
 """
 
 from __future__ import annotations
 
 import hmac
+import resource
 import secrets
 import socket
 import time
@@ -21,6 +23,13 @@ TOKEN_BYTES = NONCE_BYTES = 32
 WITHIN_S = 5.0
 DEAD_AFTER_MS = 5000  # without an answer to what was sent, or to a probe
 KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3))
+
+
+def raise_file_limit() -> None:
+    """Open connections are bounded by the system's hard limit, not by the usual soft 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Refused(ConnectionError):

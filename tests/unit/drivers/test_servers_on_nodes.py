@@ -128,6 +128,34 @@ def test_a_relay_carries_bytes_both_ways_for_who_knows_the_token() -> None:
     assert bytes(found) == content
 
 
+def test_a_relay_goes_on_after_a_connection_that_it_cannot_take(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = secrets.token_bytes(tcp.TOKEN_BYTES)
+    address = relay.node_end(relay.LOOPBACK, echo(), token)
+    errors = iter([RuntimeError("can't start new thread")])
+
+    def thread(**how: Any) -> threading.Thread:
+        for error in errors:
+            raise error
+        return threading.Thread(**how)
+
+    monkeypatch.setattr(relay, "Thread", thread)
+    with socket.create_connection(address, 10) as sock:
+        assert sock.recv(1) == b""
+    with tcp.connect(address, token) as sock:
+        sock.sendall(b"x")
+        assert sock.recv(1) == b"x"
+    assert "can't start new thread" in capsys.readouterr().err
+
+
+def test_a_relay_that_ends_at_once_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "false")
+    says = pytest.raises(RunError, match=r"relay to 127.0.0.1:1 ended before it had a port")
+    with says, ExitStack() as stack:
+        relay.harness_end(stack, (relay.LOOPBACK, 1), bytes(tcp.TOKEN_BYTES))
+
+
 @pytest.mark.parametrize("through", ["a relay with another token", "no relay"])
 def test_a_server_is_closed_to_who_does_not_know_the_token(through: str) -> None:
     token, other = (secrets.token_bytes(tcp.TOKEN_BYTES) for _ in range(2))
