@@ -6,6 +6,7 @@ devices, KV memory and versions may be what a comparison is about; that they dif
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -94,6 +95,9 @@ def machine(manifest: dict[str, Any]) -> str | None:
     endpoint or of another tool's run is not known."""
     if manifest["simulated"] or manifest["engine_name"] in ("openai", "imported"):
         return None
+    if nodes := manifest["engine"].get("nodes"):  # of a cluster, on which the workers were
+        alike = Counter(f"{node['cpu']}, {node['cores']} cores" for node in nodes)
+        return " and ".join(f"{count} x {node}" for node, count in sorted(alike.items()))
     told = manifest["machine"]
     return ", ".join(
         [told["cpu"], f"{told['num_cores']} cores", *(gpu["name"] for gpu in told["gpus"])]

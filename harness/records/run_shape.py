@@ -35,8 +35,12 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
         "dataset": {"synthetic": [str]},
         "hardware": {"name": str, "device": str, "num_devices": int},
         "versions": {"*": (str, NOTHING)},
-        "engine": {"step_times": {"*": str}, "devices": [str], "profile": (str, NOTHING)},
-        "machine": {"cpu": str, "gpus": [{"name": str}]}, "status": str, "ended_utc": str,
+        "engine": {
+            "step_times": {"*": str}, "devices": [str], "profile": (str, NOTHING),
+            "nodes": [{"cpu": str, "cores": int}],
+        },
+        "machine": {"cpu": str, "num_cores": (int, NOTHING), "gpus": [{"name": str}]},
+        "status": str, "ended_utc": str,
     },
     "summary.json": {
         "num_requests": int, "num_completed": int, "num_failed": int, "num_timeouts": int,

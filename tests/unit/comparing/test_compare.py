@@ -332,6 +332,19 @@ def test_live_runs_of_two_machines_are_refused_and_simulated_or_remote_ones_are_
         assert found["TTFT mean"] == "cannot tell (no floor)"
 
 
+def test_live_runs_on_other_nodes_are_of_two_machines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = {"cpu": "Xeon", "cores": 2}
+    paths = [
+        run(tmp_path / name, 0.5, system=name, engine="torch", engine_={"nodes": [node, other]})
+        for name, other in (("a", node), ("b", {"cpu": "EPYC", "cores": 4}))
+    ]
+    assert main([*map(str, paths)]) == 2
+    told = "machine (2 x Xeon, 2 cores; 1 x EPYC, 4 cores and 1 x Xeon, 2 cores)"
+    assert told in capsys.readouterr().err
+
+
 def test_what_one_run_does_not_say_hides_no_difference_of_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
