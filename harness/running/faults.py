@@ -173,8 +173,10 @@ def _victim(fault: Kill | Stall, cluster: Cluster, parts: Mapping[str, Victim]) 
         return Host(cluster, fault.host)
     if isinstance(fault, Stall) and fault.link is not None:
         return Links(cluster, fault.link)
-    told = f"faults.{fault.key} names {fault.whom}, but on a Ray cluster only hosts can be killed"
-    require(cluster.victims, f"{told}: faults.kill=[{{host: N}}]; or choose engine.cluster=local")
+    hosts = cluster.elastic is not None and cluster.elastic.on_host_lost is not None
+    valid = "engine.cluster=local" + (" or faults.kill=[{host: N}]" if hosts else "")
+    told = f"faults.{fault.key} names {fault.whom}, which on a Ray cluster is not this host's"
+    require(cluster.victims, f"{told}: choose {valid}")
     return cluster.victims[fault.instance or 0]
 
 

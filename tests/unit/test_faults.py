@@ -16,6 +16,7 @@ import pytest
 from harness.clock import WallLoop
 from harness.device.processes import Processes, below
 from harness.errors import UsageError
+from harness.records.record import Recorder
 from harness.records.run_folder import FinishedRun
 from harness.running.faults import Faults, Kill, striking
 from tests.running import run_here
@@ -248,14 +249,15 @@ def test_a_killed_process_is_dead_and_cannot_be_stalled(child: subprocess.Popen[
     assert below(child.pid) == []
 
 
-def test_of_a_ray_cluster_only_hosts_can_be_killed() -> None:
-    cluster = SimpleNamespace(victims=(), elastic=None)
-    planned = Faults(kill=[Kill(instance=1, at_s=0.0)])
-    says = (
-        r"kill names instance 1, but on a Ray cluster only hosts .*: faults\.kill=\[\{host: N\}\]"
-    )
-    with pytest.raises(UsageError, match=says), striking(planned, cluster, {}, None, None):
+@pytest.mark.parametrize("hosts_fail", [True, False])
+def test_hosts_are_advised_on_a_ray_cluster_only_where_they_can_be_killed(hosts_fail: bool) -> None:
+    elastic = SimpleNamespace(on_host_lost=print, hosts=[0, 1]) if hosts_fail else None
+    cluster: Any = SimpleNamespace(victims=(), elastic=elastic)
+    planned = Faults(kill=[Kill(instance=0, at_s=0.0)])
+    says = pytest.raises(UsageError, match=r"instance 0, .* choose engine.cluster=local")
+    with says as told, striking(planned, cluster, {}, WallLoop(), Recorder([])):
         pass
+    assert ("host: N" in str(told.value)) == hosts_fail
 
 
 def served(tmp_path: Path, *overrides: str) -> FinishedRun:
