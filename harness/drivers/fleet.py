@@ -22,7 +22,8 @@ def running(
     plans: Sequence[Plan], timeout_s: float, announce: Callable[[str], None]
 ) -> Iterator[list[Server]]:
     """Yields the servers once all answer /health. Raises RunError with the log's tail when one
-    ends before, or is not up in `timeout_s`. On exit no process of theirs is left."""
+    ends before, or is not up in `timeout_s`. On exit no process of theirs is left, but on a
+    node whose agent answers no more: there they end with the agent."""
     servers: list[Server] = []
     try:
         ports = dict[str, int]()

@@ -135,18 +135,20 @@ class VllmEngine:
 
     def _sites(self, stack: ExitStack, experiment: Experiment) -> tuple[list[Site], dict[str, Any]]:
         """Where each server runs; what the manifest says of the nodes of a cluster."""
-        hardware, width = experiment.hardware, len(experiment.placements[0].devices)
+        hardware = experiment.hardware
         if self._config.cluster == "local":
             if hardware.nodes is not None:
                 raise UsageError(OF_A_CLUSTER)
             return [HERE] * len(experiment.placements), {}
         if experiment.plugin is not None:
             raise UsageError("engine.cluster=ray with a plug-in of vLLM's; valid: local")
-        if hardware.device != "cpu" or hardware.devices_per_node != width:
+        widths = {len(placement.devices) for placement in experiment.placements}
+        if hardware.device != "cpu" or widths != {hardware.devices_per_node}:
+            wide = " and ".join(map(str, sorted(widths)))
             raise UsageError(
                 "engine=vllm with engine.cluster=ray starts one server on each node, on CPUs: "
                 f"hardware.device={hardware.device} must be cpu, hardware.devices_per_node="
-                f"{hardware.devices_per_node} must be model.tp={width}"
+                f"{hardware.devices_per_node} must be the tp of every model, here {wide}"
             )
         launcher = ray_launcher(stack, hardware.num_nodes, hardware.nodes)
         starts = [placement.devices.start for placement in experiment.placements]
@@ -232,8 +234,8 @@ class Mortal:
     def died(self, server: Server) -> None:
         if server.name not in self.names:
             fail(server)
-        now_s = self._experiment.loop.now
-        self._experiment.recorder.event("lost", server.name, now_s, now_s)
+        now_s, why = self._experiment.loop.now, server.obituary().partition("\n")[0]
+        self._experiment.recorder.event("lost", server.name, now_s, now_s, why=why)
         for endpoint in self._endpoints:
             endpoint.lost = endpoint.lost or endpoint.name == server.name
 

@@ -94,6 +94,7 @@ class FarProcess:
     def __init__(self, agent: Agent, node: str, pid: int) -> None:
         self._agent, self._node, self.pid = agent, node, pid
         self._lost = False  # its agent answers no more
+        self._code: int | None = None  # once it has ended
 
     def kill(self) -> None:
         self._agent.tell("kill", self.pid)  # where its node has died, so has it
@@ -102,17 +103,19 @@ class FarProcess:
         told = f"is lost with {self._node}, whose agent is gone"
         if self._lost:
             raise NodeLost(told)
+        if self._code is not None:
+            return self._code
         start_s = time.monotonic()
         part_s = (ANSWER_S if timeout is None else timeout) / 4
         while True:
             try:
-                code: int | None = self._agent.ask(
+                self._code = self._agent.ask(
                     "wait", self.pid, part_s, timeout_s=part_s + self.dead_s
                 )
             except RunError:
                 self._lost = True
                 raise NodeLost(told) from None
-            if code is not None:
-                return code
+            if self._code is not None:
+                return self._code
             if timeout is not None and time.monotonic() - start_s >= timeout:
                 raise subprocess.TimeoutExpired("worker", timeout)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import psutil
@@ -20,7 +21,7 @@ from harness.clock import Event, WallLoop
 from harness.drivers import server as server_module
 from harness.drivers.fleet import fail, running, watch
 from harness.drivers.server import Plan, Server, fetch
-from harness.drivers.vllm import VllmEngine
+from harness.drivers.vllm import Mortal, VllmEngine
 from harness.engine import relay, tcp
 from harness.engine.site import Node
 from harness.errors import RunError, UsageError
@@ -96,6 +97,21 @@ def test_a_node_that_dies_with_its_server_is_named(
             assert not members[0].running
             assert "is lost with node 0 (127.0.0.1)" in members[0].obituary()
         cast("Any", members[0]._supervisor)._lost = False
+
+
+def test_a_server_that_may_die_leaves_why_in_the_runs_events(
+    plans: list[Plan], tmp_path: Path
+) -> None:
+    asked = experiment(tmp_path, [], 1)
+    endpoint: Any = SimpleNamespace(name="fake-0", lost=False)
+    mortal = Mortal([endpoint], asked)
+    mortal.names.add("fake-0")
+    with running(plans[:1], 30, print) as members:
+        os.kill(below(members[0])[1].pid, signal.SIGKILL)
+        mortal.died(members[0])
+    (event,) = asked.recorder.events
+    assert event["fields"]["why"].startswith("fake-0 ended (killed by SIGKILL); its log is ")
+    assert endpoint.lost
 
 
 def echo() -> int:
@@ -175,8 +191,11 @@ def test_a_server_is_closed_to_who_does_not_know_the_token(through: str) -> None
 def test_what_is_not_one_server_a_node_on_cpus_is_refused(tmp_path: Path) -> None:
     asked = experiment(tmp_path, [], 2)
     wide = replace(asked, hardware=replace(asked.hardware, devices_per_node=2))
+    narrow = asked.placements[0]
+    mixed = replace(asked, placements=[narrow, replace(narrow, devices=range(1, 3))])
     on_ray = VllmEngine(VllmEngine.Config(**FIELDS, cluster="ray"))
-    with pytest.raises(UsageError, match="one server on each node"), on_ray.start(wide):
-        pass
+    for each in (wide, mixed):
+        with pytest.raises(UsageError, match="one server on each node"), on_ray.start(each):
+            pass
     with pytest.raises(UsageError, match=r"engine.cluster=slurm.*local"):
         VllmEngine(VllmEngine.Config(**FIELDS, cluster="slurm"))
