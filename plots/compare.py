@@ -45,6 +45,10 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
     runs = [FinishedRun.load(path) for path in run_dirs]
     reference, *others = arms(runs)
     paired = [(other.label, found) for other in others if (found := _pairs(reference, other))]
+    strangers = [o.label for o in others if o.by_seed.keys().isdisjoint(reference.by_seed)]
+    notes = [
+        f"No curve by request: {each} shares no seed with the first arm." for each in strangers
+    ]
     rows = 2 + bool(paired)
     made, (ttft, tbt, means, tokens, *less) = figure(rows, 2, width=9, height=3 * rows)
     ttft.set_title("TTFT")
@@ -76,7 +80,7 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
     log_scale(means, "y")
     tokens.set_ylim(bottom=0)
     made.legend(*ttft.get_legend_handles_labels(), loc="outside upper center", ncols=2)
-    stamp_runs(made, runs, *differences(runs))
+    stamp_runs(made, runs, *differences(runs), *notes)
     return save(made, out)
 
 

@@ -229,8 +229,11 @@ def test_the_picture_has_one_curve_an_arm_over_the_pairs_of_all_seeds(tmp_path: 
     first = [run(tmp_path / f"a{seed}", 0.5 + seed, seed=seed) for seed in (0, 1)]
     second = [run(tmp_path / f"b{seed}", 0.3, system="b", seed=seed) for seed in (0, 1)]
     third = [run(tmp_path / f"c{seed}", 0.4, system="c", seed=seed) for seed in (1, 2)]
-    plots.compare.draw([*first, *second, *third], out := tmp_path / "figure.svg")
+    fourth = run(tmp_path / "d", 0.4, system="d", seed=3)
+    plots.compare.draw([*first, *second, *third, fourth], out := tmp_path / "figure.svg")
     drawn = out.read_text()
+    told = "No curve by request: system=d shares no seed with the first arm."
+    assert told in " ".join(drawn.split())
     assert drawn.count("system=b less system=a, 2 pairs") == 2  # of TTFT and of E2E
     assert drawn.count("system=c less system=a, 1 pair") == 2
     _, (axes,) = figure(1, 1, width=3, height=2)
