@@ -59,7 +59,7 @@ def run(config: DictConfig, command: Command) -> float | None:
 @dataclass(frozen=True, slots=True)
 class Obtained:
     path: Path
-    again: str  # why a complete run was not enough; empty: there was none, or it was
+    again: str  # why a complete run was not enough; empty: it was, there was none, or only `again`
 
 
 def obtain(
@@ -71,11 +71,13 @@ def obtain(
     check()
     identity = parts.identity()
     folder = RunFolder(own_folder(identity, command))
-    again = ""
     with locked(folder.path, wait=wait):
         held = folder.held(identity, again=parts.options.again)
-        if held is not None and held.invalid and not held.manifest["simulated"]:
-            again = f"it was INVALID: {held.invalid}"
+        if parts.options.again:
+            invalid = invalid_before(folder.path, identity)
+        else:
+            invalid = held.invalid if held and not held.manifest["simulated"] else ""
+        again = f"it was INVALID: {invalid}" if invalid else ""
         if held is not None and not again:
             announce(f"already run; again=true repeats it: {held.path}")
             if not (folder.path / "run.png").exists():
@@ -98,6 +100,16 @@ def obtain(
                 served_before.note(command.folder, identity, folder.path)
         mark(folder.path, command.overrides)
     return Obtained(folder.path, again)
+
+
+def invalid_before(path: Path, identity: Identity) -> str:
+    """Why the run in `path` that `again` repeats was INVALID; empty: it was not, or there is none
+    that can be read."""
+    try:
+        found = FinishedRun.load(path)
+    except UsageError:
+        return ""
+    return found.invalid if found.manifest["config_hash"] == identity.config_hash else ""
 
 
 def own_folder(identity: Identity, command: Command) -> Path:

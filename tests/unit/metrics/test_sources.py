@@ -82,10 +82,10 @@ def test_one_edit_is_found_and_named(checkout: Path) -> None:
     assert str(Identity("0", before)) != str(Identity("0", after))
 
 
-def obtained(runs: Path, *, named: bool = False, lines: list[str]) -> Obtained:
+def obtained(runs: Path, *words: str, named: bool = False, lines: list[str]) -> Obtained:
     choices = {"system": "vllm", "workload": "azure_code", "engine": "sim", "model": "llama2-7b"}
     command = Command(runs, named, choices, [])
-    return obtain(prepare(composed(*SIM)), command, wait=False, announce=lines.append)
+    return obtain(prepare(composed(*SIM, *words)), command, wait=False, announce=lines.append)
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -116,13 +116,29 @@ def test_an_invalid_run_is_run_again_if_it_was_live(
     """The machine was busy, and may not be now; a simulation would come to the same."""
     said: list[str] = []
     path = obtained(tmp_path / "runs", lines=said).path
+    disturbed(path, live=live)
+    obtained(tmp_path / "runs", lines=said)
+    again = "run again: it was INVALID: the client was late"
+    assert said == [again if live else f"already run; again=true repeats it: {path}"]
+    assert ("INVALID" in (path / "summary.json").read_text()) != live
+
+
+def test_a_run_that_is_repeated_by_command_says_that_it_was_invalid(
+    checkout: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    path = obtained(tmp_path / "runs", lines=said).path
+    disturbed(path, live=False)
+    again = "it was INVALID: the client was late"
+    assert obtained(tmp_path / "runs", "again=true", lines=said) == Obtained(path, again)
+    assert obtained(tmp_path / "runs", "again=true", lines=said) == Obtained(path, "")
+    assert said == [f"run again: {again}"]
+
+
+def disturbed(path: Path, *, live: bool) -> None:
     for name, key, value in (
         ("manifest.json", "simulated", not live),
         ("summary.json", "verdict", {"status": "INVALID", "reasons": ["the client was late"]}),
     ):
         content = json.loads((path / name).read_text())
         (path / name).write_text(json.dumps(content | {key: value}))
-    obtained(tmp_path / "runs", lines=said)
-    again = "run again: it was INVALID: the client was late"
-    assert said == [again if live else f"already run; again=true repeats it: {path}"]
-    assert ("INVALID" in (path / "summary.json").read_text()) != live
