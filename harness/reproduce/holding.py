@@ -6,6 +6,7 @@ seed, which judges no claim: rows and values are held against the committed ones
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -24,6 +25,7 @@ from harness.claims.record import committed
 from harness.errors import UsageError
 from harness.experiments.figures import described, has_live_runs, published
 from harness.experiments.lineage import COLUMNS
+from harness.experiments.points import Only
 from harness.files import read_json
 from harness.reproduce.asked import CLAIMS
 
@@ -68,7 +70,7 @@ def figure_held(name: str, out: Path, *, of_one_seed: bool) -> Row:
         if not num_held:
             why = f"{FEW}, and no row says which: its claims are compared"
             return Row("figure", name, UNTOLD, why)
-    differs = difference(*paths, of_one_seed=fewer, coarse=coarse)
+    differs = difference(*paths, of_one_seed=fewer, grid=of.grid if coarse else None)
     if not differs:
         return Row("figure", name, SAME, few.removeprefix("; "))
     if has_live_runs(name):
@@ -184,10 +186,11 @@ def of_the_same_seeds(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
 
 
 def difference(
-    made: Path, committed: Path, *, of_one_seed: bool = False, coarse: bool = False
+    made: Path, committed: Path, *, of_one_seed: bool = False, grid: Only | None = None
 ) -> str:
     """How two CSVs of one figure differ, in a few words; empty: they do not. `of_one_seed`: in rows
-    with the seeds of `made`. `coarse`: `made` has some rows of `committed`.
+    with the seeds of `made`. `grid`: `made` has of `committed` those rows that its values name, and
+    may have others.
 
     Which runs a row is of is not compared: configurations and schedules have other hashes after a
     change of code that changes no number.
@@ -200,9 +203,12 @@ def difference(
         new, old = (table[table["seed"].isin(new["seed"].dropna())] for table in (new, old))
     if list(new.columns) != list(old.columns):
         return f"columns {', '.join(sorted(set(new.columns) ^ set(old.columns)))}"
-    if coarse:
+    if grid:
         other = len(_words(new) - _words(old))
-        return f"{other} rows that are not among the committed ones" if other else ""
+        missing = len(_words(_of_grid(old, grid)) - _words(new))
+        if other:
+            return f"{other} rows that are not among the committed ones"
+        return f"{missing} committed rows of the grid are missing" if missing else ""
     if len(new) != len(old):
         return f"{len(new)} rows, {len(old)} committed"
     found = {name: _column(new[name], old[name]) for name in new.columns}
@@ -212,6 +218,15 @@ def difference(
     value, name = worst[0]
     more = f" and {len(worst) - 1} other columns" if len(worst) > 1 else ""
     return f"{name}{more}, " + (f"by up to {value:.1%}" if np.isfinite(value) else "in words")
+
+
+def _of_grid(table: pd.DataFrame, grid: Only) -> pd.DataFrame:
+    """Its rows with values of `grid`, whose keys end in the names of columns."""
+    for key, values in grid.items():
+        column = re.split("[./]", key.partition("@")[0])[-1]
+        if column in table:
+            table = table[table[column].astype(str).isin(values)]
+    return table
 
 
 def _words(table: pd.DataFrame) -> set[tuple[str, ...]]:

@@ -149,6 +149,10 @@ def test_rows_of_a_coarser_grid_are_held_against_the_committed_ones(
     other = held(kept.assign(**{column: kept[column].where(kept.index != kept.index[0], 7.5)}))
     assert other.outcome == DIFFERENT
     assert other.told.startswith("1 rows that are not among the committed ones; ")
+    system = kept.system[kept.rate.astype(str).isin(of.grid["workload.scale.rate"])].iloc[0]
+    fewer = held(kept[kept.system != system])
+    assert fewer.outcome == DIFFERENT
+    assert " committed rows of the grid are missing; " in fewer.told
     told_apart(of.plot(kept)[0])
 
 
