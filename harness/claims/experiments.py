@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil, prod
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ import yaml
 from harness.calibrate.tables import markdown_rows, page
 from harness.claims.assess import Judged
 from harness.claims.page import Papers
+from harness.experiments.compose import CONF, runs_of
 from harness.experiments.figure_progress import RUN_BYTES
 from harness.files import YamlLoader, read_json
 
-SWEPT = Path(__file__).resolve().parents[2] / "conf/experiment"
 HEAD = ["figure", "claims", "experiments", "command", "runs", "minutes", "MB"]
 
 
@@ -50,7 +50,7 @@ def _rows(published: Path, rows: Sequence[Judged]) -> Iterator[list[str]]:
 
 def _run_s(of_experiments: Mapping[str, float]) -> float:
     """Seconds of a run of a figure: the mean of its experiments, each by the runs of its sweep."""
-    runs = {name: _num_runs(SWEPT / f"{name}.yaml") for name in of_experiments}
+    runs = {name: _num_runs(CONF / "experiment" / f"{name}.yaml") for name in of_experiments}
     return sum(runs[name] * each for name, each in of_experiments.items()) / sum(runs.values())
 
 
@@ -58,4 +58,4 @@ def _num_runs(experiment: Path) -> int:
     swept: Any = yaml.load(experiment.read_text(), YamlLoader)
     for key in ("hydra", "sweeper", "params"):
         swept = swept.get(key, {})
-    return prod(len(str(values).split(",")) for values in swept.values())
+    return len(runs_of(swept))

@@ -79,12 +79,12 @@ def test_a_change_needs_a_reason_which_is_kept(
 
 def test_minutes_weigh_each_experiment_by_the_runs_of_its_sweep(project: Path) -> None:
     path = project / "results/published/p/p_fig01.json"
-    run_s = {"aegaeon_fig01": 1000.0, "aegaeon_fig14": 1.0}  # 1 and 25 runs
-    about = json.loads(path.read_text()) | {"run_s": run_s, "num_runs": 26}
+    run_s = {"aegaeon_fig01": 1000.0, "kunserve_fig16_groups": 1.0}  # 1 and 110 runs
+    about = json.loads(path.read_text()) | {"run_s": run_s, "num_runs": 111}
     path.write_text(json.dumps(about))
     assert command.main(["--why", "the first ledger"]) == 0
     page = (project / "results/claims/experiments.md").read_text()
-    assert "| 26 | 18 | 16 |" in page
+    assert "| 111 | 19 | 67 |" in page
 
 
 def test_check_finds_what_was_edited(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
