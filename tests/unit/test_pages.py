@@ -100,6 +100,12 @@ def test_ci_follows_the_evaluators_page_to_the_letter() -> None:
     assert run_by(workflow, "getting-started") == commands(f"```{first}```")
     ran = [each for job in yaml.safe_load(workflow)["jobs"] for each in run_by(workflow, job)]
     assert unlisted(page, ran) == (set(), set())
+    first, *later = (
+        step for step in yaml.safe_load(workflow)["jobs"]["detailed-instructions"]["steps"]
+        if "run" in step
+    )  # fmt: skip
+    assert "if" not in first
+    assert {step["if"] for step in later} == {"${{ !cancelled() }}"}, "a difference skips no other"
 
 
 def test_a_command_that_is_neither_run_nor_listed_is_found() -> None:
