@@ -37,10 +37,22 @@ def in_file(path: str, key: str) -> Any:
 def in_conf(name: str, key: str) -> Any:
     """The value of `key` in conf/`name`.json. Raises UsageError where there is none."""
     path = CONF / f"{name}.json"
-    if not path.is_file() or read_json(path).get(key) is None:
-        known = ", ".join(sorted(each.stem for each in path.parent.glob("*.json"))) or "none"
-        raise UsageError(f"no {key} of {name} is known; beside it: {known}; set what takes it")
+    found = read_json(path) if path.is_file() else None
+    if found is None or found.get(key) is None:
+        why = "is missing" if found is None else f"has no {key}, or null"
+        known = ", ".join(_beside(path)) or "none"
+        raise UsageError(
+            f"conf/{name}.json {why}; files there: {known}; or give the value yourself, as "
+            f"KEY=VALUE for the KEY that says ${{in_conf:…,{key}}} in the experiment's file"
+        )
     return in_file(str(path), key)
+
+
+def _beside(path: Path) -> list[str]:
+    """The files where `path` would be, of every engine profile."""
+    folders = {path.parent, *(path.parent.parent / name for name in engine_profiles())}
+    files = [each for folder in folders for each in folder.glob("*.json")]
+    return sorted(f"{each.parent.name}/{each.stem}" for each in files)
 
 
 def engine_profiles() -> list[str]:

@@ -226,8 +226,11 @@ def test_the_runs_pairs_are_what_the_placer_makes_of_the_profiles(
 
 
 def test_a_placement_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^no pairs of .*/nowhere is known; .*: end_to_end;"):
+    there = "files there: eager_2024/end_to_end, vllm_v1/end_to_end; or give the value yourself"
+    with pytest.raises(UsageError, match=rf"^conf/.*/nowhere\.json is missing; {there}"):
         in_conf("system/aqua/placements/eager_2024/nowhere", "pairs")
+    with pytest.raises(UsageError, match=r"/sdxl\.json has no stable_rate_per_s, or null; .*/sdxl, "):
+        in_conf("system/aqua/profiles/generators/sdxl", "stable_rate_per_s")
 
 
 @pytest.mark.parametrize("path", sorted((PROFILES / "generators").glob("*.json")), ids=str)
