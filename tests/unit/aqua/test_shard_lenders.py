@@ -229,7 +229,9 @@ def test_a_placement_that_is_not_there_is_refused() -> None:
     there = "files there: eager_2024/end_to_end, vllm_v1/end_to_end; or give the value yourself"
     with pytest.raises(UsageError, match=rf"^conf/.*/nowhere\.json is missing; {there}"):
         in_conf("system/aqua/placements/eager_2024/nowhere", "pairs")
-    with pytest.raises(UsageError, match=r"/sdxl\.json has no stable_rate_per_s, or null; .*/sdxl, "):
+    with pytest.raises(
+        UsageError, match=r"/sdxl\.json has no stable_rate_per_s, or null; .*/sdxl, "
+    ):
         in_conf("system/aqua/profiles/generators/sdxl", "stable_rate_per_s")
 
 
