@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from harness.calibrate.tables import markdown_rows, page
 from harness.claims.assess import Judged
 from harness.claims.page import Papers
-from harness.experiments.compose import CONF, runs_of
-from harness.experiments.figure_progress import RUN_BYTES
+from harness.configuration.resolvers import CONF
 from harness.files import YamlLoader, read_json
+from harness.records.run_folder import RUN_BYTES
 
 HEAD = ["figure", "claims", "experiments", "command", "runs", "minutes", "MB"]
 
@@ -58,4 +60,6 @@ def _num_runs(experiment: Path) -> int:
     swept: Any = yaml.load(experiment.read_text(), YamlLoader)
     for key in ("hydra", "sweeper", "params"):
         swept = swept.get(key, {})
-    return len(runs_of(swept))
+    words = [f"{key}={values}" for key, values in swept.items()]
+    parsed = OverridesParser.create().parse_overrides(words)
+    return len(BasicSweeper.split_arguments(parsed, None)[0])

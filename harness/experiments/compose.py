@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -54,13 +53,9 @@ class Composed:
 def sweep(experiment: str) -> tuple[str, list[list[str]]]:
     """The engine of an experiment, and the overrides of each of its runs; not to be changed."""
     hydra = composing([f"+experiment={experiment}"]).hydra
-    return hydra.runtime.choices["engine"], runs_of(hydra.sweeper.params or {})
-
-
-def runs_of(swept: Mapping[str, Any]) -> list[list[str]]:
-    """The overrides of each run of a sweep over these keys."""
-    words = [f"{key}={value}" for key, value in swept.items()]
-    return [list(run) for run in BasicSweeper.split_arguments(_parsed(words), None)[0]]
+    words = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
+    batches = BasicSweeper.split_arguments(_parsed(words), None)
+    return hydra.runtime.choices["engine"], [list(overrides) for overrides in batches[0]]
 
 
 def composed(words: Sequence[str]) -> Composed:

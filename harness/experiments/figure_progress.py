@@ -23,7 +23,6 @@ from harness.files import read_json
 
 PLAIN_LINE_S = 30.0
 RATE_WINDOW_S = 300.0
-RUN_BYTES = 0.6e6  # of a run: the mean over all runs of the four papers, which take 5 GB
 
 
 class RunsProgress:

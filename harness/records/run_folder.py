@@ -29,6 +29,7 @@ from harness.records.sources import Identity
 from harness.schedule import Schedule
 
 NOISE_FLOOR = "noise_floor.json"  # of `harness.comparing`: how far repeats of the run differ
+RUN_BYTES = 0.6e6  # of a run: the mean over all runs of the four papers, which take 5 GB
 # What a run leaves, and what was made of it; beside it, while it lasts, its journal.
 FILES = (
     "schedule.parquet", "config.yaml", "manifest.json", "requests.parquet", "events.parquet",

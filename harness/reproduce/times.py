@@ -17,10 +17,11 @@ from typing import Any
 
 from harness.experiments.batch import wanted
 from harness.experiments.compose import ROOT, sweep
-from harness.experiments.figure_progress import RUN_BYTES, run_s, told_run_s
+from harness.experiments.figure_progress import run_s, told_run_s
 from harness.experiments.figures import described, published
 from harness.experiments.points import Only, load_points
 from harness.files import make_folder, read_json, write_json
+from harness.records.run_folder import RUN_BYTES
 
 TIMES = ROOT / "results/runs/times.json"
 DRAWING_S = 6.0  # of a figure, and starting its processes: before the first time a rough mean

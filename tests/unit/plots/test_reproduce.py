@@ -1,7 +1,6 @@
 """`python -m harness reproduce`: figures and claims again, beside the committed ones."""
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -13,20 +12,17 @@ import harness.reproduce.__main__ as reproduce
 from harness.claims.assess import figure_table
 from harness.errors import RunError
 from harness.experiments.batch import Making
-from harness.experiments.compose import ROOT, composing
+from harness.experiments.compose import ROOT
 from harness.experiments.figures import described, make_runs, published
 from harness.experiments.points import Point
 from harness.reproduce import holding, report, times
 from harness.reproduce.__main__ import made_again, main
 from harness.reproduce.asked import (
-    GPU,
     SMOKE_FIGURE,
     asked,
-    check_hardware,
     live_versions,
-    live_words,
 )  # fmt: skip
-from harness.reproduce.holding import DIFFERENT, FAILED, OUTCOMES, SAME, UNTOLD, Row
+from harness.reproduce.holding import DIFFERENT, FAILED, SAME, UNTOLD, Row
 
 
 def test_papers_figures_and_claims_are_named_as_elsewhere() -> None:
@@ -260,33 +256,6 @@ def test_a_profile_of_hardware_has_the_live_figures_and_a_folder_of_its_own(
     assert main(["--world", "torch", "--tier", "smoke"]) == 2
 
 
-def test_each_figure_of_the_pages_table_and_each_live_example_has_a_claim() -> None:
-    page = (ROOT / "docs/artifact.md").read_text()
-    table = page.partition("### From a claim")[2].partition("###")[0]
-    found = re.findall(r"FIGURE=(?:'([^']+)'|(\w+))", table)
-    named = " ".join(map(" ".join, found)).split()
-    assert {"aegaeon_fig1[123]", "blitzscale_fig20", "aegaeon_fig07", "matrix_*"} <= set(named)
-    for word in set(named) - {"matrix_*"}:
-        names, claims, _ = asked([word], "full")
-        assert set(names) == {claim.figure for claim in claims if claim.value is not None}
-    papers = re.findall(r"^make reproduce PAPER=(\w+) (?:WORLD|HARDWARE)=", page, re.M)
-    assert len(papers) == 2
-    assert all(live_versions(*asked([paper], "full")[:2], "sim")[1] for paper in papers)
-
-
-def test_the_documented_profile_has_the_devices_of_every_live_figure() -> None:
-    page = (ROOT / "docs/artifact.md").read_text()
-    (profile,) = re.findall(r"^make reproduce PAPER=\w+ HARDWARE=(\w+)", page, re.M)
-    names, _ = live_versions(*asked([], "full")[:2], "sim")
-    assert {"aegaeon_fig10", "kunserve_fig15_live"} <= set(names)
-    check_hardware(names, profile)
-    assert live_words("kunserve_fig15_live", profile) == [f"hardware={profile}"]
-    assert live_words("aegaeon_fig10", profile) == [GPU, f"hardware={profile}"]
-    assert live_words("aegaeon_fig10", "local_x2") == ["hardware=local_x2"]
-    made = composing(["+experiment=aegaeon_fig07", *live_words("aegaeon_fig10", profile)])
-    assert (made.engine.device, made.hardware.name) == ("cuda", profile)
-
-
 @pytest.mark.parametrize(
     ("figure", "needs"), [("kunserve_fig14_live", 2), ("blitzscale_fig21_live", 4)]
 )
@@ -407,15 +376,3 @@ def test_the_first_time_tells_by_the_committed_tables_times() -> None:
     about = json.loads((published(name) / f"{name}.json").read_text())
     searched = times.expected([name], "quick", 2, times.last_times(Path("none")))
     assert searched.num_runs == pytest.approx(about["num_runs"] / len(about["seeds"]), abs=4)
-
-
-def test_each_line_of_the_pages_samples_is_in_the_log_of_its_command() -> None:
-    page = (ROOT / "docs/artifact.md").read_text()
-    shown = re.findall(r"^  (?:run|figure|claim) +\S+ {2,}(.+?)(?: {2,}.*)?$", page, re.M)
-    assert set(shown) <= set(OUTCOMES)
-    samples = [each for each in re.findall(r"```\n(.*?)```", page, re.DOTALL) if "Verdict" in each]
-    for name, sample in zip(("smoke", "quick"), samples, strict=True):
-        log = (ROOT / f"results/published/logs/{name}.txt").read_text()
-        assert set(sample.splitlines()) - {""} <= {line.rstrip() for line in log.splitlines()}
-        (took,) = re.findall(r"^real\s+(\d+)m(\d+)", log, re.M)
-        assert "{} min {} s".format(*took) in page
