@@ -198,22 +198,26 @@ def factors(axes: Panels, rows: pd.DataFrame) -> str:
     return (
         "Models with 90 % on time at 0.1 requests/s each, 16 GPUs: by tokens (filled) and by share "
         f"of time (the artifact's metric; hollow); mean and range of five inputs. {MORE}, {FEWER}: "
-        "on time at every number of models tried, at none. Dashed: Aegaeon as in the paper, and "
+        "on time at every number of models tried, at none, by the ends under another SLO; "
+        f"{UNTOLD}: under no SLO, so which is not known. Dashed: Aegaeon as in the paper, and "
         "half of it. ServerlessLLM knows no SLO: its runs are judged by each."
     )
 
 
-MORE, FEWER = "> tried", "< tried"
-SIDES = {MORE: "right", FEWER: "left"}  # of the words, where a filled dot stands beside them
+MORE, FEWER, UNTOLD = "> tried", "< tried", "no end found"
+# Of the words, where a filled dot stands beside them.
+SIDES = {MORE: "right", FEWER: "left", UNTOLD: "left"}
 
 
 def no_dot(rows: pd.DataFrame, system: str, factor: float, metric: str) -> str:
     """Why a panel lacks a dot. A curve without an end is on time at every number of models tried if
-    it has an end under a stricter SLO; else, in this table, at none."""
+    it has an end under a stricter SLO, at none if it has one under a looser; else the table does
+    not tell."""
     of = rows[(rows.system == system) & (rows.metric == metric)]
     if factor not in set(of.factor):
         return "not run"
-    return MORE if of[of.factor < factor].goodput.notna().any() else FEWER
+    found = of[of.goodput.notna()].factor
+    return MORE if (found < factor).any() else FEWER if (found > factor).any() else UNTOLD
 
 
 def _dots(axes: Axes, rows: pd.DataFrame, factor: float, *, named: bool) -> None:
@@ -230,9 +234,10 @@ def _dots(axes: Axes, rows: pd.DataFrame, factor: float, *, named: bool) -> None
                 axes.errorbar(mean, y + lower, xerr=spread, **look)
             elif system:
                 missing[metric] = no_dot(rows, system, factor, metric)
-        for why in dict.fromkeys(missing.values()):
-            told = why if "token" in missing else f"hollow {why}"
-            side = SIDES[why] if mean else "left"
+        if missing:
+            whys = [*dict.fromkeys(missing.values())]
+            told = ("" if "token" in missing else "hollow ") + ", hollow ".join(whys)
+            side = SIDES[whys[0]] if mean else "left"
             axes.annotate(
                 told, (mean, y + 0.15), xytext=(-6 if side == "right" else 6, 0), ha=side,
                 textcoords="offset points", va="center", fontsize=7, color="0.35",

@@ -21,7 +21,7 @@ LENDERS = ("aqua_fig10", "aqua_fig11", "aqua_fig12")
 
 
 ENGINES = ("eager_2024", "vllm_v1")
-TOLD = "^no stable_rate_per_s of system/aqua/profiles/eager_2024/llama3.1-8b-tp1-h200x8-"
+TOLD = "^conf/system/aqua/profiles/eager_2024/llama3.1-8b-tp1-h200x8-"
 
 
 def arrivals(experiment: str, engine: str) -> dict[str, Any]:

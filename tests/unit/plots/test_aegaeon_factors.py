@@ -12,7 +12,7 @@ from harness.experiments.compose import conf
 from harness.experiments.points import Point
 from harness.records.token_log import TokenLog
 from plots.aegaeon.attainment import judged
-from plots.aegaeon.goodput import FEWER, MORE, ends, no_dot
+from plots.aegaeon.goodput import FEWER, MORE, UNTOLD, ends, no_dot
 from plots.aegaeon.numbers import models_7b
 from plots.aegaeon.rounds import at_once, first_waits_s, on_time
 
@@ -41,9 +41,10 @@ def test_ends_are_of_each_system_under_each_slo_and_set_against_aegaeons() -> No
     assert math.isnan(token.goodput["aegaeon_quota_1", 1.0])  # never below it
     assert token.mechanism["aegaeon", 0.5] == 15
     why = {
-        each: no_dot(found, *each, "token") for each in (("serverlessllm", 0.5), ("muxserve", 1.0))
+        each: no_dot(found, *each, "token")
+        for each in (("serverlessllm", 0.5), ("muxserve", 1.0), ("aegaeon_quota_1", 1.0))
     }
-    assert list(why.values()) == [FEWER, "not run"]
+    assert list(why.values()) == [FEWER, "not run", UNTOLD]
     assert (
         no_dot(found.assign(goodput=found.goodput.where(found.factor < 1)), "aegaeon", 1.0, "token")
         == MORE
