@@ -80,7 +80,10 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
     log_scale(means, "y")
     tokens.set_ylim(bottom=0)
     made.legend(*ttft.get_legend_handles_labels(), loc="outside upper center", ncols=2)
-    stamp_runs(made, runs, *differences(runs), *notes)
+    # Of arms that are paired, a pair tells what differs: seeds have a schedule each.
+    of_pairs = [run for _, of_arm in paired for run in of_arm[0]]
+    differ = differences(of_pairs if paired and len(paired) == len(others) else runs)
+    stamp_runs(made, runs, *differ, *notes)
     return save(made, out)
 
 
