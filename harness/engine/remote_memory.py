@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from harness.engine.command_loop import CommandLoop
+from harness.engine.cuda import on_gpu
 from harness.engine.mesh import ARRIVE_S, Mesh, OnMessage
 from harness.engine.transport import Header, PeerLost
 from harness.errors import RunError
@@ -30,7 +31,7 @@ class RemoteMemory:
         from nixl._api import nixl_agent, nixl_agent_config
 
         self._loop, self._mesh, self._memory = loop, mesh, memory
-        self._kind = "VRAM" if memory.is_cuda else "DRAM"
+        self._kind = "VRAM" if on_gpu(memory.device) else "DRAM"
         self._agent: Any = nixl_agent(name, nixl_agent_config(backends=["UCX"]))
         self._agent.register_memory(memory)
         self._using = threading.Lock()  # the agent, by streams and peers' threads
