@@ -37,6 +37,7 @@ OTHER = struct.Struct("<BI")  # kind, length of the JSON
 OF_TOKENS, OF_OTHER = 1, 0
 INTERVAL_S = 0.5
 BATCH = 100  # stamps that are encoded at once: 0.1 ms, for which the client may wait
+PAUSE_S = 1e-3  # then the client catches up: without it each read of half a second's stamps waits
 
 
 class Journal(Recorder):
@@ -101,6 +102,7 @@ class Journal(Recorder):
             count = min(BATCH, len(self._noted))
             payload = b"".join(_packed(self._noted.popleft()) for _ in range(count))
             write(BATCH_HEAD.pack(len(payload), zlib.crc32(payload)) + payload)
+            self._over.wait(PAUSE_S)
 
 
 def replay(path: Path, recorder: Recorder) -> None:
