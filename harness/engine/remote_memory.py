@@ -46,8 +46,8 @@ class RemoteMemory:
         places = (self._memory.data_ptr() + source, begin + target)
         try:
             state = self._written(peer, name, *places, size)
-        except Exception as error:  # NIXL's, which have no base of their own
-            state = str(error)
+        except Exception as error:  # NIXL's, which have no base of their own; told below
+            state = repr(error)
         if state == "DONE":
             return
         if not self._mesh.is_lost(peer):  # its end may be about to be seen
