@@ -117,7 +117,7 @@ check: setup
 BESIDE := OMP_NUM_THREADS=1 $(PY) -m pytest --dist loadfile --no-loadscope-reorder
 tests: setup
 	$(BESIDE) -n 3 -m "not alone and not vllm"
-	$(PY) -m pytest -m alone tests/integration tests/unit/drivers
+	$(PY) -m pytest -m "alone and not vllm" tests/integration tests/unit/drivers
 
 # Compiled functions and other processes cannot be watched.
 coverage: setup
@@ -142,7 +142,7 @@ faults: setup
 	$(PY) -m harness faults
 
 cluster: setup
-	$(PY) -m pytest -q tests/integration/test_ray_cluster.py tests/integration/test_two_namespaces.py
+	$(PY) -m pytest -q -m "not vllm" tests/integration/test_ray_cluster.py tests/integration/test_two_namespaces.py
 
 sweep-kills: setup
 	$(PY) -m tests.benchmarks.sweep_kills

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +120,15 @@ def commanded(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[byte
     asked = [
         "hardware=local", "hardware.num_devices=3", "engine.device=cpu", "engine.num_threads=1",
         "+engine.cluster=ray", "tracking=none", "progress=false", "figure=null",
-        f"hydra.run.dir={folder / 'run'}", *words,
+        "workload.lengths.scale_output=0.3", f"hydra.run.dir={folder / 'run'}", *words,
     ]  # fmt: skip
     with (
         (folder / "output").open("w+") as output,
         subprocess.Popen(
-            [sys.executable, "-m", "harness", *asked], stdout=output, stderr=subprocess.STDOUT
+            [sys.executable, "-m", "harness", *asked],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # nohup ignores it
         ) as command,
     ):
         logs, pids = folder / "run" / "logs", list[int]()
@@ -162,6 +166,7 @@ def test_the_main_job_on_nodes_of_a_cluster(cluster: Any, tmp_path: Path) -> Non
     assert len(finished.manifest["engine"]["nodes"]) == NUM_NODES
 
 
+@pytest.mark.vllm
 def test_vllm_servers_on_nodes_of_a_cluster(cluster: Any, tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
     words = [
@@ -190,7 +195,7 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 def test_models_whose_node_dies_are_served_by_the_others(cluster: Any, tmp_path: Path) -> None:
-    words = ("+system=serverlessllm", "+workload=burstgpt", "workload.num_requests=12")
+    words = ("+system=serverlessllm", "+workload=burstgpt", "workload.num_requests=8")
     with commanded(tmp_path, *words) as (command, pids):
         journal = tmp_path / "run" / JOURNAL
         while b'"load"' not in journal.read_bytes():  # a model has come
@@ -200,7 +205,7 @@ def test_models_whose_node_dies_are_served_by_the_others(cluster: Any, tmp_path:
         assert command.wait(300) == 0, (tmp_path / "output").read_text()
     cluster.add_node(**NODE)  # which the next test has in its place
     finished = FinishedRun.load(tmp_path / "run")
-    assert finished.summary["num_completed"] == 12
+    assert finished.summary["num_completed"] == 8
     assert "lost" in finished.events()["kind"].to_pylist()
 
 
