@@ -113,14 +113,19 @@ def test_kv_crosses_the_link_at_its_pace(token: Mapping[str, str], tmp_path: Pat
 
 
 def test_whoever_has_no_token_is_refused(token: Mapping[str, str], tmp_path: Path) -> None:
+    """With none and with another one, both at once: each waits for Ray's own time limit."""
+
+    def refused(own: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        home = tmp_path / own["RAY_AUTH_MODE"]
+        where = {"HOME": str(home), "HARNESS_DEVICE_LOCKS": str(home / "locks")}
+        words = command(*JOB, f"hydra.run.dir={home / 'run'}")
+        return on(ONE, *words, environment={**token, **where, **own})
+
     other = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 32}
-    strangers = [{"RAY_AUTH_MODE": "disabled"}, other]
-    words = command(*JOB, f"hydra.run.dir={tmp_path / 'run'}")
-    with ThreadPoolExecutor() as both:  # each waits for Ray's own time limit
-        homeless = {**token, "HOME": str(tmp_path)}
-        all_ended = both.map(lambda own: on(ONE, *words, environment=homeless | own), strangers)
+    with ThreadPoolExecutor() as both:
+        all_ended = list(both.map(refused, [{"RAY_AUTH_MODE": "disabled"}, other]))
     for ended in all_ended:
         assert ended.returncode == 2, ended.stdout + ended.stderr
         assert "error: no Ray cluster that can be used" in ended.stderr
         assert "Traceback" not in ended.stderr
-    assert not (tmp_path / "run").exists()
+    assert not list(tmp_path.glob("*/run"))
