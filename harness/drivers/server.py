@@ -89,7 +89,7 @@ class Server:
 
         def wait() -> None:
             with suppress(NodeLost):
-                self._supervisor.wait()
+                self._supervisor.wait_for_command()
             if not self._stopping:
                 on_death()
 

@@ -234,7 +234,7 @@ class Mortal:
     def died(self, server: Server) -> None:
         if server.name not in self.names:
             fail(server)
-        now_s, why = self._experiment.loop.now, server.obituary().partition("\n")[0]
+        now_s, why = self._experiment.loop.now, f"{server.name} ended; its log is {server.log_path}"
         self._experiment.recorder.event("lost", server.name, now_s, now_s, why=why)
         for endpoint in self._endpoints:
             endpoint.lost = endpoint.lost or endpoint.name == server.name

@@ -10,9 +10,11 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
+
+import psutil
 
 from harness.device.processes import below
 from harness.engine import relay
@@ -24,6 +26,9 @@ class Supervisor(Process, Protocol):
     """A command that ends, with all that it has started, once it is told to."""
 
     def poll(self) -> int | None: ...
+
+    def wait_for_command(self) -> None:
+        """Returns when the command itself has ended; what it left is ended after that."""
 
     def end(self) -> None:
         """Returns at once."""
@@ -59,6 +64,12 @@ class Command(subprocess.Popen[bytes]):
                 process_group=0,
             )
 
+    def wait_for_command(self) -> None:
+        with suppress(psutil.NoSuchProcess):  # it and its supervisor are gone
+            children = psutil.Process(self.pid).children()
+            if children:  # the others have lost their parents, and came later
+                min(children, key=psutil.Process.create_time).wait()
+
     def end(self) -> None:
         assert self.stdin is not None
         self.stdin.close()
@@ -84,6 +95,9 @@ HERE = ThisHost()
 
 class FarCommand(FarProcess):
     dead_s = ANSWER_S  # it is asked for while it lives, when one slow answer tells nothing
+
+    def wait_for_command(self) -> None:
+        self.wait()
 
     def poll(self) -> int | None:
         try:

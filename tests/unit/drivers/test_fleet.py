@@ -125,6 +125,29 @@ def test_a_death_in_the_run_ends_the_run_and_names_the_server(tmp_path: Path) ->
         assert gone(processes)
 
 
+def test_a_death_is_told_before_what_the_server_left_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "GRACE_S", 2.0)
+    left: list[bool] = []
+    loop = WallLoop()
+
+    def told(server: Server) -> None:
+        left.append(any(process.is_running() for process in processes))
+        died.set()
+
+    with running([plan(tmp_path, "serve")], 30, print) as members:
+        processes, died = tree(members[0]), Event(loop)
+        watch(members, loop, told)
+
+        async def main() -> bool:
+            psutil.Process(members[0]._supervisor.pid).children()[0].kill()
+            return await loop.wait(died, until=30)
+
+        assert loop.run(main())
+    assert left == [True]
+
+
 def test_a_planned_end_is_no_death(tmp_path: Path) -> None:
     loop = WallLoop()
     with running([plan(tmp_path, "serve")], 30, print) as members:
