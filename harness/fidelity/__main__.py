@@ -8,11 +8,12 @@ drifts; errors are medians over the passes. Each pass
    the rate at which the engine completes requests that all arrive at once;
 3. simulates each point again at the speed that the real run had (`harness.fidelity.speed`).
 
-Three commands run no engine; `--help` after each explains it:
+Four commands run no engine; `--help` after each explains it:
 
     python -m harness fidelity replay   simulates the loads of a table
     python -m harness fidelity gpu      simulates runs of vLLM on GPUs that others published
     python -m harness fidelity sessions compares runs of one schedule of sessions
+    python -m harness fidelity elastic  simulates single operations that others measured on GPUs
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from rich.console import Console
 from harness.calibrate.__main__ import main as calibrate
 from harness.configuration.command_line import INTERRUPTED, ends_in_order
 from harness.errors import RunError
-from harness.fidelity import gpu, replay, sessions
+from harness.fidelity import elastic, gpu, replay, sessions
 from harness.fidelity.arguments import (
     check,
     knee_folder,
@@ -166,7 +167,9 @@ def parity(words: Sequence[str], console: Console) -> None:
 
 
 # Words that say that no engine is served here, but published runs are simulated.
-COMMANDS = {"replay": replay.main, "gpu": gpu.main, "sessions": sessions.main}
+COMMANDS = {
+    "replay": replay.main, "gpu": gpu.main, "sessions": sessions.main, "elastic": elastic.main,
+}  # fmt: skip
 
 
 @ends_in_order
