@@ -14,15 +14,20 @@ import numpy as np
 
 from harness.files import read_json
 from harness.records.device_events import Event
-from harness.records.manifest import PROJECT, machine
+from harness.records.manifest import machine
 from harness.records.sources import code_hash, content
 from harness.records.token_log import Floats, TokenLog
 
 FILE = "certificate.json"
 CARRIED = (  # by a run's manifest
     "measured_utc", "limit_ms", "max_streams", "max_rate_per_s", "max_tokens_per_s",
+    "ttft_error_ms", "tbt_error_ms",
 )  # fmt: skip
-SENDERS = "client", "closed_loop", "session_loop"  # of harness/running
+SENDERS = (  # of harness/: what sends requests, or reads and stamps tokens
+    "clock", "drivers/body", "drivers/connections", "drivers/exchange", "drivers/http_endpoint",
+    "drivers/io_process", "drivers/io_thread", "drivers/kernel_stamps", "drivers/replay",
+    "drivers/stream", "running/client", "running/closed_loop", "running/session_loop",
+)  # fmt: skip
 UNCERTIFIED = (
     "no certificate of this machine and this client's code tells how far off the client's own "
     "times can be: python -m harness selftest --certificate measures that, and later runs carry it"
@@ -41,13 +46,8 @@ def of_this_machine(runs_dir: Path) -> dict[str, Any] | None:
 
 
 def client_code() -> str:
-    """Stands for the files that send requests and stamp tokens."""
-    files = [
-        *(PROJECT / "harness/drivers").glob("*.py"), PROJECT / "harness/clock.py",
-        *(PROJECT / f"harness/running/{name}.py" for name in SENDERS),
-    ]  # fmt: skip
-    paths = [file.relative_to(PROJECT).as_posix() for file in files]
-    return code_hash({path: content(path) for path in paths})
+    """Stands for the files of SENDERS: an edit of what starts or asks servers does not change it."""
+    return code_hash({name: content(f"harness/{name}.py") for name in SENDERS})
 
 
 def demand(log: TokenLog) -> dict[str, int]:

@@ -155,7 +155,7 @@ def test_a_run_carries_this_machines_certificate_and_says_when_it_asked_for_more
     bench, play = Bench(tmp_path / "bench"), Play(models={"m": Script(ttft_s=0.5)})
     covers = {
         "measured_utc": "2026-11-27T04:00:00.000+00:00", "limit_ms": 5.0, "max_streams": 3,
-        "max_rate_per_s": 9, "max_tokens_per_s": 99,
+        "max_rate_per_s": 9, "max_tokens_per_s": 99, "ttft_error_ms": 2.9, "tbt_error_ms": 0.7,
     }  # fmt: skip
     own = covers | {"machine": machine(), "client": certificate.client_code()}
     rows = [(0.0, "m", 8, 2)] * 4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,11 @@ from harness.records.token_log import TokenLog
 from harness.running.client import Client
 from harness.running.closed_loop import ClosedLoop
 from harness.running.session_loop import SessionLoop
-from harness.selftest.certify import CLIENT, LEVELS, SERVER, WITHIN, covered, says
+from harness.selftest.certify import CLIENT, LEVELS, SERVER, WITHIN, says, summed_up
 
 COVERS = {
     "measured_utc": "2026-11-27T04:00:00.000+00:00", "limit_ms": 5.0, "max_streams": 2,
-    "max_rate_per_s": 3, "max_tokens_per_s": 8,
+    "max_rate_per_s": 3, "max_tokens_per_s": 8, "ttft_error_ms": 2.9, "tbt_error_ms": 0.7,
 }  # fmt: skip
 HEART = {"kind": "heartbeat", "fields": {}}
 CARRIED = {"kind": certificate.EVENT, "fields": COVERS}
@@ -93,6 +95,19 @@ def test_another_file_that_sends_is_another_client(
     assert certificate.client_code() != before
 
 
+def test_the_client_is_what_an_endpoint_sends_and_reads_with_and_nothing_of_servers() -> None:
+    """By what Python loads of the drivers for an endpoint."""
+    told = "import sys, harness.drivers.http_endpoint; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    drivers = {name for name in loaded.stdout.split() if name.startswith("harness.drivers.")}
+    hashed = {f"harness.{name.replace('/', '.')}" for name in certificate.SENDERS}
+    assert len(drivers) > 5
+    assert drivers <= hashed
+    of_servers = ("server", "supervisor", "fleet", "vllm", "vllm_command", "engine_metrics")
+    assert not {f"harness.drivers.{name}" for name in of_servers} & hashed
+    assert all(content(f"harness/{name}.py") for name in certificate.SENDERS)
+
+
 @pytest.mark.parametrize(
     ("off_ms", "server_lag_ms", "expected"),
     [(4.9, 0.5, WITHIN), (-5.1, 0.5, CLIENT), (5.1, 5.1, SERVER), (1.0, 80.0, WITHIN)],
@@ -103,14 +118,20 @@ def test_a_level_says_who_was_late(off_ms: float, server_lag_ms: float, expected
 
 def test_a_certificate_covers_what_is_within_up_to_the_first_level_that_is_not() -> None:
     def row(load: str, level: int, said: str) -> dict[str, Any]:
-        return {"load": load, "level": level, "streams": level + 1, "says": said}
+        off = {f"{name}_off_ms": -0.01 * level for name in ("ttft_mean", "ttft_p99", "tbt_mean")}
+        asked = {"streams": level + 1, "rate_per_s": level, "tokens_per_s": 10 * level}
+        row = {"load": load, "level": level, "tbt_p99_off_ms": 1.5, "says": said}
+        return {**row, **off, **asked}
 
     rows = [
         row("streams", 256, SERVER), row("streams", 64, WITHIN), row("streams", 1024, WITHIN),
         row("streams", 16, WITHIN), row("rate", 20, CLIENT), row("rate", 50, WITHIN),
     ]  # fmt: skip
-    assert covered(rows, "streams", "streams") == 65
-    assert covered(rows, "rate", "streams") == 0
+    assert summed_up(rows) == {
+        "max_streams": 65, "max_rate_per_s": 0, "max_tokens_per_s": 640,
+        "ttft_error_ms": pytest.approx(0.64), "tbt_error_ms": 1.5,
+    }  # fmt: skip
+    assert summed_up([])["ttft_error_ms"] is None
 
 
 def test_the_streams_of_a_level_are_open_at_once() -> None:
