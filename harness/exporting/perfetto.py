@@ -33,7 +33,8 @@ def trace(run: FinishedRun) -> dict[str, Any]:
 
 def _requests(run: FinishedRun, numbers: defaultdict[str, int]) -> Iterator[dict[str, Any]]:
     """Each request: `prefill` is the time to its first token, queueing included, `decode` the rest.
-    Both are on the instance that finished it."""
+    Both are on the instance that finished it. One that failed has an instant besides, at its last
+    token or, without one, at its sending: the end is not known."""
     for row in run.requests.to_pylist():
         pid = numbers[row["instance"] or REQUESTS]
         times = row["token_times_s"]
@@ -46,6 +47,9 @@ def _requests(run: FinishedRun, numbers: defaultdict[str, int]) -> Iterator[dict
         for word, begin_s, end_s in spans:
             yield name | {"ph": "b", "name": word, "ts": begin_s * 1e6, "args": args}
             yield name | {"ph": "e", "name": word, "ts": end_s * 1e6}
+        if row["error"]:
+            at_s = times[-1] if times else row["arrival_s" if row["sent_s"] is None else "sent_s"]
+            yield name | {"ph": "n", "name": "failed", "ts": at_s * 1e6, "args": args}
 
 
 def _events(run: FinishedRun, numbers: defaultdict[str, int]) -> Iterator[dict[str, Any]]:

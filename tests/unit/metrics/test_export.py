@@ -85,6 +85,19 @@ def test_a_trace_has_each_requests_two_spans_and_pairs_every_begin_with_an_end(
     assert counters[1] == (2e6, {"queued": 1.0, "running": 0.0})
 
 
+def test_a_trace_shows_each_failure_also_of_a_request_without_a_token(tmp_path: Path) -> None:
+    service = Service((0.0, 1), (1.0, 5), (2.0, 5))
+    service.complete(0, 0.5)
+    service.send(1)
+    service.tokens(1, 2.5)
+    service.fail(1, "gone")
+    service.send(2, lag_s=0.25)
+    service.fail(2, "HTTP 500")
+    events = exported(write_run(tmp_path, service), "perfetto")["traceEvents"]
+    failed = [(e["ph"], e["ts"], e["args"]["error"]) for e in events if e["name"] == "failed"]
+    assert failed == [("n", 2.5e6, "gone"), ("n", 2.25e6, "HTTP 500")]
+
+
 @pytest.mark.parametrize("to", ["vllm", "perfetto"])
 @pytest.mark.parametrize(("engine", "simulated"), [("sim", True), ("torch", False)])
 def test_a_file_says_whether_it_is_simulated(
