@@ -222,6 +222,7 @@ def record_lateness(found: Iterable[Lateness], loop: WallLoop, recorder: Recorde
         "heartbeat", "client", 0.0, loop.now,
         beat_s=BEAT_S, cpu_wait_s=max(waits_s, default=None),
         stamped_by="client" if any(e.unstamped_s >= start_s for e in found) else "kernel",
+        num_readers=len(found),
     )  # fmt: skip
     stalls = list[tuple[float, float]]()
     for before_s, late_s in sorted(each for one in found for each in one.stalls):

@@ -32,6 +32,7 @@ UNCERTIFIED = (
     "no certificate of this machine and this client's code tells how far off the client's own "
     "times can be: python -m harness selftest --certificate measures that, and later runs carry it"
 )
+MOST_TOKENS_PER_S = 20_000  # that one process reads and records: docs/selftest.md
 EVENT = "certificate"  # the kind of the event that has them
 
 
@@ -46,7 +47,7 @@ def of_this_machine(runs_dir: Path) -> dict[str, Any] | None:
 
 
 def client_code() -> str:
-    """Stands for the files of SENDERS: an edit of what starts or asks servers does not change it."""
+    """Stands for the files of SENDERS: what starts or asks servers may change."""
     return code_hash({name: content(f"harness/{name}.py") for name in SENDERS})
 
 
@@ -90,3 +91,15 @@ def beyond(log: TokenLog, events: Iterable[Event]) -> list[str]:
         for key, (limit, what) in named.items()
         if limit in covers and asked[key] > covers[limit]  # older certificates know no tokens
     ]
+
+
+def crowded(log: TokenLog, events: Iterable[Event]) -> str:
+    """What a late client needs that read more tokens with one process than that can; else empty."""
+    heart = next((event["fields"] for event in events if event["kind"] == "heartbeat"), None)
+    tokens = demand(log)["tokens_per_s"]
+    if heart is None or heart.get("num_readers", 1) > 1 or tokens <= MOST_TOKENS_PER_S:
+        return ""
+    return (
+        f"; {tokens:,} tokens came within a second, and one process reads some "
+        f"{MOST_TOKENS_PER_S:,}: +client.processes=2 makes it two"
+    )

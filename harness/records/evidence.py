@@ -51,6 +51,7 @@ class Evidence:
     uncertified: Sequence[str] = ()
     sessions: Mapping[str, Any] | None = None  # None: no request waited for another's answer
     others: Sequence[Mapping[str, Any]] = ()  # none: not known, or simulated
+    crowded: str = ""  # what `certificate.crowded` says
 
     @staticmethod
     def of(table: pa.Table, events: Iterable[Event], *, simulated: bool) -> Evidence:
@@ -68,7 +69,7 @@ class Evidence:
             summarise_answers(table, events), standstills_s(events), simulated,
             Course.of(log), None if many is None else kept(log, many),
             certificate.beyond(log, events), summarise_sessions(table, log),
-            others,
+            others, certificate.crowded(log, events),
         )  # fmt: skip
 
     @property

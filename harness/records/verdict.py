@@ -86,7 +86,7 @@ def rules(run: Evidence) -> list[Rule]:
     checked: list[Checked | None] = [  # None: a run of this kind cannot break it
         _sent_in_time(run), _every_answer(run), _asked_rate(run) if run.asks_rate else None,
         _concurrency_kept(run.kept) if run.kept else None, _time_runs_forward(run.log),
-        _stamped_in_time(lag, run.others) if lag else None,
+        _stamped_in_time(lag, _to_do(run)) if lag else None,
         _prompts_asked_for(answers) if answers else None,
         _no_standstill(run), _littles_law(run) if run.simulated else None,
         _something_to_measure(run.log),
@@ -104,17 +104,18 @@ def _sent_in_time(run: Evidence) -> Checked:
         return "", []
     p99_s = float(np.percentile(lag_s, 99))
     late = f"{LATE}: P99 send lag {p99_s * 1e3:.1f} ms is over {LIMIT}"
-    late += _to_close(run.others)
+    late += _to_do(run)
     return f"{p99_s * 1e3:.2f} ms", [late] if p99_s > MAX_LAG_S else []
 
 
-def _to_close(others: Sequence[Mapping[str, Any]]) -> str:
-    """What to close; empty: no other process is known that was busy."""
-    named = [f"{each['name']} (pid {each['pid']}, {each['cores']:g} cores)" for each in others]
-    return f"; close what else was busy: {', '.join(named)}" if named else ""
+def _to_do(run: Evidence) -> str:
+    """More I/O processes, and what else to close; empty: neither is known to help."""
+    named = [f"{each['name']} (pid {each['pid']}, {each['cores']:g} cores)" for each in run.others]
+    close = f"; close what else was busy: {', '.join(named)}" if named else ""
+    return (run.crowded if run.asks_rate else "") + close
 
 
-def _stamped_in_time(lag: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Checked:
+def _stamped_in_time(lag: Mapping[str, Any], to_do: str) -> Checked:
     where = {
         "p99": "P99 receive lag over the run",
         "tokens_p99": "P99 receive lag over tokens",
@@ -125,7 +126,7 @@ def _stamped_in_time(lag: Mapping[str, Any], others: Sequence[Mapping[str, Any]]
     late = [key for key in where if lag[key] > MAX_LAG_S]
     over = ", ".join(f"{where[key]} {lag[key] * 1e3:.1f} ms" for key in late)
     busy = f"; its thread waited {lag['cpu_wait']:.3g} s for a core" if lag["cpu_wait"] else ""
-    busy += _to_close(others)
+    busy += to_do
     broken = [f"the client's stamps were late: {over} (limit {LIMIT}){busy}"] if late else []
     return f"{lag['p99'] * 1e3:.2f} ms", broken
 

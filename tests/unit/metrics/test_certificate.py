@@ -98,8 +98,8 @@ def test_another_file_that_sends_is_another_client(
 def test_the_client_is_what_an_endpoint_sends_and_reads_with_and_nothing_of_servers() -> None:
     """By what Python loads of the drivers for an endpoint."""
     told = "import sys, harness.drivers.http_endpoint; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
-    drivers = {name for name in loaded.stdout.split() if name.startswith("harness.drivers.")}
+    loaded = subprocess.check_output([sys.executable, "-c", told], text=True).split()
+    drivers = {name for name in loaded if name.startswith("harness.drivers.")}
     hashed = {f"harness.{name.replace('/', '.')}" for name in certificate.SENDERS}
     assert len(drivers) > 5
     assert drivers <= hashed

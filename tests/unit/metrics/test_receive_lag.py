@@ -21,12 +21,13 @@ def beating(
     *stalls: tuple[float, float],
     cpu_wait_s: float | None = None,
     stamped_by: str = "client",
+    num_readers: int = 1,
 ) -> Service:
     """With a heartbeat over 100 s and stalls, each (start, seconds), and a certificate."""
     service.recorder.event(EVENT, "client", 0.0, 0.0, measured_utc="2026-11-27", limit_ms=5.0)
     service.recorder.event(
         "heartbeat", "client", 0.0, 100.0,
-        beat_s=BEAT_S, cpu_wait_s=cpu_wait_s, stamped_by=stamped_by,
+        beat_s=BEAT_S, cpu_wait_s=cpu_wait_s, stamped_by=stamped_by, num_readers=num_readers,
     )  # fmt: skip
     for start_s, seconds in stalls:
         service.recorder.event("stall", "client", start_s, start_s + seconds)
@@ -144,3 +145,18 @@ def test_events_that_were_read_together_are_as_doubtful_as_the_read_was_late() -
     (reason,) = verdict(service)["reasons"]
     assert "P99 receive lag over tokens 15.0 ms" in reason
     assert "read nothing for 15 ms" in verdict(service)["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "num_readers", "told"), [(20_001, 1, True), (20_000, 1, False), (20_001, 2, False)]
+)
+def test_a_late_client_with_more_tokens_than_one_process_reads_is_told_of_more(
+    tokens: int, num_readers: int, told: bool
+) -> None:
+    service = Service((0.0, tokens))
+    service.send(0, lag_s=0.4)
+    service.chunks(0, tokens, 0.5)
+    service.recorder.completed(service.requests[0])
+    reasons = verdict(beating(service, (0.45, 0.2), num_readers=num_readers))["reasons"]
+    assert len(reasons) == 2  # of sending and of stamps
+    assert all(("+client.processes=2" in reason) is told for reason in reasons)
