@@ -100,7 +100,7 @@ def table(reference: Arm, other: Arm, judged: Sequence[Difference], said: Sequen
 
 
 def _signed(value: float) -> str:
-    return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.2g}"
+    return f"{value:+,.0f}" if abs(value) >= 10 else f"{value:+.2g}"
 
 
 def _relative(found: Difference) -> tuple[Callable[[float], str], str, float]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import plots.compare
-from harness.comparing.__main__ import main
+from harness.comparing.__main__ import _signed, main
 from harness.comparing.arms import arms, pairs
 from harness.comparing.paired import differences, measured, resampled
 from harness.errors import UsageError
@@ -72,6 +72,10 @@ def test_the_effect_is_the_mean_difference_over_its_deviation(
     same = {name: np.full(5, 0.5) for name in measured(FinishedRun.load(first), absolute())}
     later = {name: np.full(5, 0.7) for name in same}
     assert {each.effect for each in differences([same], [later])} == {None}
+
+
+def test_a_difference_near_100_has_no_exponent() -> None:
+    assert [_signed(v) for v in (-99.9, 99.4, -9.96, 0.123)] == ["-100", "+99", "-10", "+0.12"]
 
 
 def test_too_few_requests_for_a_percentile_give_no_row_of_it(
