@@ -5,7 +5,9 @@ out; in blocks, since neighbours wait in the same queues (circular block bootstr
 Romano 1992). With several seeds or repeats a difference is the mean over pairs of runs, and
 Student's t gives an interval, too; the wider of both ends counts, since a seed that changes little
 of a recorded trace would make t's too narrow. A rate's interval takes the duration of each run as
-given, so that a single pair of simulated runs does not judge it.
+given, so that a single pair of simulated runs does not judge it. An end is cut where the other's
+value would lie below 0, or a share above 1, with the reference's as measured: t on differences
+knows of no such bound.
 
 The effect is Cohen's d of pairs: the mean of a metric's differences by request over their standard
 deviation. It does not grow with the number of requests, as the certainty of a difference does.
@@ -126,8 +128,10 @@ def differences(
             assert over.half is not None
             ends.append((over.mean - over.half, over.mean + over.half))
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
-        count = sum(len(each) for each, _ in values)
         first, second = of_pairs.mean(axis=0).tolist()
+        low = max(low, -first)
+        high = min(high, 1 - first) if metric.unit == "share" else high
+        count = sum(len(each) for each, _ in values)
         mean = float(by_pair.mean())
         by_request = np.concatenate([second - first for first, second in values])
         deviation, of_means = float(by_request.std(ddof=1)), metric.statistic is np.mean

@@ -112,6 +112,17 @@ def test_the_interval_covers_the_true_difference_of_correlated_requests() -> Non
     assert single <= 40
 
 
+def test_no_interval_reaches_below_0_or_a_share_above_1(tmp_path: Path) -> None:
+    """Student's t over three seeds that differ much would."""
+    names_of = measured(FinishedRun.load(run(tmp_path / "a", 0.5)), absolute())
+    first = [{name: np.full(80, value) for name in names_of} for value in (0.1, 0.4, 0.97)]
+    second = [{name: np.full(80, 0.05) for name in names_of}] * 3
+    for each in differences(first, second):
+        assert each.value_of_reference + each.low == pytest.approx(0)
+        most = each.value_of_reference + each.high
+        assert most == pytest.approx(1) if each.metric.unit == "share" else most > 1.1
+
+
 def test_seeds_that_change_nothing_count_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
