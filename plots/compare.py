@@ -76,7 +76,7 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
             _less(axes, name, of_arm, color=colours[of_arm[0][1]], label=told)
         axes.axvline(0, color="0.5", lw=0.8)
         axes.set_xscale("symlog", linthresh=0.1)
-        axes.legend()  # where it hides least
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22))
     log_scale(means, "y")
     tokens.set_ylim(bottom=0)
     made.legend(*ttft.get_legend_handles_labels(), loc="outside upper center", ncols=2)

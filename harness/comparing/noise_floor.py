@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,10 @@ def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Pa
         "repeats": [str(each.path) for each in repeats],
         "values": values,
         "difference": {name: _reach(of_name) for name, of_name in values.items()},
+        "drift": drifting(values),
     }
+    if made["drift"]:
+        announce(made["drift"])
     write_json(run.path / NOISE_FLOOR, made)
     return run.path / NOISE_FLOOR
 
@@ -74,6 +77,17 @@ def of_other_code(runs: Sequence[FinishedRun]) -> bool:
         and all(made.get(name) == now.get(name) for name in OF if name != "sources")
         for made, now in _measured(runs)
     )
+
+
+def drifting(values: Mapping[str, Sequence[float]]) -> str:
+    """What is to be said where each repeat of a floor was above, or below, the one before."""
+    found = [
+        f"`{name}`"
+        for name, repeats in values.items()
+        if len(repeats) > 3 and sorted(repeats) in (list(repeats), list(repeats)[::-1])
+    ]
+    told = f"Its repeats rose or fell one after another in {', '.join(found)}: chance hardly does "
+    return f"{told}that, so the floor is too wide." if found else ""
 
 
 def _measured(runs: Sequence[FinishedRun]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -18,13 +18,14 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import fill
 from typing import Any
 
+from harness.comparing.noise_floor import drifting
 from harness.files import read_json, write_json, write_text
 from harness.records.manifest import PROJECT
 from harness.records.run_folder import NOISE_FLOOR, FinishedRun
@@ -151,24 +152,11 @@ def page(made: Sequence[dict[str, Any]]) -> str:
         said = f"{where}; {first['machine']['cpu']}; revision {revision}{repeats}."
         lines += [f"## {each['title']}", "", answer(each["rows"]), "", said, ""]
         if floor and (drift := drifting(floor["values"])):
-            lines += [drift, ""]
+            lines += [fill(drift, 118), ""]
         if "picture" in each:
             lines += [f"![{each['title']}]({each['picture']})", ""]
         lines += ["```", *each["table"], "```", ""]
     return "\n".join(lines)
-
-
-def drifting(values: Mapping[str, Sequence[float]]) -> str:
-    """What is to be said where each repeat of a floor was above, or below, the one before."""
-    found = [
-        name
-        for name, repeats in values.items()
-        if len(repeats) > 3 and sorted(repeats) in (list(repeats), list(repeats)[::-1])
-    ]
-    if not found:
-        return ""
-    told = f"Its repeats rose or fell one after another in {', '.join(f'`{n}`' for n in found)}:"
-    return fill(f"{told} chance hardly does that, so the floor is too wide.", 118)
 
 
 def answer(rows: Sequence[dict[str, Any]]) -> str:
