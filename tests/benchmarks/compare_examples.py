@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.compare_examples [--only NAME …] [--runs DIR]
 
-`aegaeon`: Aegaeon against ServerlessLLM, simulated, five seeds. `aa` and `ab`: live runs of our
+`aegaeon`: Aegaeon against ServerlessLLM, simulated, five seeds. `band`: two limits of a batch on a
+simulated H100, whose differences the simulator's band makes ties. `aa` and `ab`: live runs of our
 engine on this machine, the same run twice and one with a smaller limit of a batch, with this
 machine's noise floor. Runs that are there are not made again; a noise floor is. Each example is a
 JSON file with the rows and what each run was, and a picture; examples.md has the tables of all
@@ -39,6 +40,11 @@ TESTBED = (
     "workload.dataset.parameters.rate_per_s=0.5", "workload.synthetic.num_requests_per_model=30",
     "model_set=aegaeon", "hardware=h800x16", "engine=sim", "slo=aegaeon",
 )  # fmt: skip
+H100 = (
+    "+system=vllm", "+workload=burstgpt", "workload.arrivals.kind=poisson",
+    "workload.num_requests=1000", "workload.scale.to_rate_per_s=20", "model=llama3.1-8b",
+    "hardware=h100x1", "engine=sim", "engine.profile=vllm_v1",
+)  # fmt: skip
 LIVE = (
     "+system=vllm", "+workload=azure_conv", "workload.num_requests=700",
     "workload.lengths.scale_prompt=0.25", "workload.lengths.scale_output=0.25",
@@ -62,6 +68,18 @@ EXAMPLES = {
         {
             f"{system}-{seed}": (f"+system={system}", *TESTBED, f"seed={seed}")
             for system in ("serverlessllm", "aegaeon")
+            for seed in SEEDS
+        },
+    ),
+    "band": Example(
+        "Batches of at most 2,048 tokens against at most 512, simulated, five seeds",
+        {
+            f"h100-{tokens}-{seed}": (
+                *H100,
+                f"system.max_num_batched_tokens={tokens}",
+                f"seed={seed}",
+            )
+            for tokens in (2048, 512)
             for seed in SEEDS
         },
     ),
