@@ -18,8 +18,8 @@ from harness.records.numbers import number, seconds
 from harness.records.percentiles import min_samples
 from harness.records.simulator_band import bands, measured_on, regime
 from harness.records.simulator_error import (
-    NOT_MEASURED_ELASTIC,
     NOT_MEASURED_POOLED,
+    not_measured_elastic,
     simulator_error,
 )
 from harness.schedule import shown
@@ -63,7 +63,7 @@ def simulator(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
         for model, source in sources.items():
             models[hardware["device"]][source].add(model)
         if engine.get("elastic", False):
-            unmeasured.add(NOT_MEASURED_ELASTIC)
+            unmeasured.add(not_measured_elastic())
         elif "pool" in engine:
             unmeasured.add(NOT_MEASURED_POOLED)
         else:

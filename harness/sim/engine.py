@@ -28,7 +28,7 @@ from harness.placement import Placement, spec_of
 from harness.pooled.build import make_pool
 from harness.pooled.instance import PooledInstance
 from harness.pooled.plan import plan_memory
-from harness.records.simulator_error import NOT_MEASURED_ELASTIC, simulator_error
+from harness.records.simulator_error import not_measured_elastic, simulator_error
 from harness.sim.config import SimConfig, SimPoolConfig
 from harness.sim.device import SimDevice
 from harness.sim.elastic import SimElastic
@@ -105,7 +105,7 @@ class SimEngine:
     def _elastic(self, experiment: Experiment) -> Cluster:
         built = SimElastic(experiment, self._config)
         settled = self._settled(experiment, built.cluster.instances)
-        self._resolved = settled | {"elastic": True, "simulator_error": NOT_MEASURED_ELASTIC}
+        self._resolved = settled | {"elastic": True, "simulator_error": not_measured_elastic()}
         profile = HardwareProfile(experiment.hardware, costs=self._config.costs)
         return experiment.cluster(elastic=built.cluster, profile=profile, victims=built.victims)
 

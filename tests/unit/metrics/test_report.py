@@ -14,7 +14,7 @@ from harness.records.metrics import over_time
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, origin, simulator, sweep_table
-from harness.records.simulator_error import PARITY, simulator_error
+from harness.records.simulator_error import PARITY, not_measured_elastic, simulator_error
 from harness.running.progress import ProgressBar, counts
 from tests.running import run_here
 from tests.unit.metrics.service import Service, steady, write_run
@@ -247,5 +247,17 @@ def test_no_error_is_quoted_where_weights_and_kv_move(engine: dict[str, Any], wh
         "engine": engine | {"step_times": {"tiny-llama": "measured"}},
     }
     said = simulator([manifest])
-    assert said[0].endswith(where)
+    assert where in said[0]
     assert not any("TPOT" in line for line in said)
+
+
+def test_elastic_runs_quote_the_error_of_single_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "; single operations alone, " in not_measured_elastic()
+    monkeypatch.setattr("harness.records.simulator_error.PARITY", tmp_path)
+    assert not_measured_elastic.__wrapped__().endswith("between instances")
+    row = {"operation": "all", "rows": 7, "mean_abs_pct": 12.4, "worst_pct": -30.6}
+    (tmp_path / "elastic.json").write_text(json.dumps({"held_out": [row]}))
+    said = not_measured_elastic.__wrapped__()
+    assert said.endswith("; single operations alone, 7 held out: 12 % (worst -31)")
