@@ -18,7 +18,7 @@ import torch
 
 from harness.engine.command_loop import Stream
 from harness.engine.paced_links import LinkPath, PacedLinks
-from harness.engine.transport import GONE, Connection, Header, PeerLost
+from harness.engine.transport import Connection, Header, PeerLost
 
 ARRIVE_S = 30.0  # for a connection that the harness has promised
 
@@ -50,7 +50,7 @@ class Mesh:
             peer = self._peers[name]
         try:
             peer.send(header, payload)
-        except GONE:
+        except BrokenPipeError:
             raise PeerLost(f"worker {name} is gone") from None
 
     def is_lost(self, name: str) -> bool:

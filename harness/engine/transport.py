@@ -18,7 +18,6 @@ import msgspec
 
 LENGTHS = struct.Struct("<II")  # of the header and the payload, in bytes
 
-GONE = (BrokenPipeError, ConnectionResetError, TimeoutError)  # what says that the other end is
 HEARTBEAT_S = 1.0  # how often a worker says that it runs
 
 Header = dict[str, Any]
@@ -57,15 +56,18 @@ class Connection:
         self._lock = threading.Lock()
 
     def send(self, header: Mapping[str, Any], payload: bytes | memoryview = b"") -> None:
-        """Raises one of `GONE` where the other end is gone."""
+        """Raises BrokenPipeError where the other end is gone, or no way leads to it any more."""
         content = ENCODE(header)
-        with self._lock:
-            self._sock.sendall(LENGTHS.pack(len(content), len(payload)) + content)
-            if payload:
-                self._sock.sendall(payload)
+        try:
+            with self._lock:
+                self._sock.sendall(LENGTHS.pack(len(content), len(payload)) + content)
+                if payload:
+                    self._sock.sendall(payload)
+        except OSError as error:
+            raise BrokenPipeError(f"the other end is gone: {error}") from error
 
     def receive(self) -> tuple[Header, bytearray]:
-        """Blocks for the next message. Raises EOFError when the other end has closed."""
+        """Blocks for the next message. Raises EOFError when the other end is gone."""
         header_bytes, payload_bytes = LENGTHS.unpack(self._exactly(LENGTHS.size))
         header: Header = DECODE(self._exactly(header_bytes))
         return header, self._exactly(payload_bytes)
@@ -84,7 +86,7 @@ class Connection:
         while left:
             try:
                 read = self._sock.recv_into(left)
-            except GONE:
+            except OSError:  # no way to it among them, or no answer
                 read = 0
             if not read:
                 raise EOFError("the other end has closed")

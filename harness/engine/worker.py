@@ -28,7 +28,7 @@ from harness.engine.dedicated_memory import DedicatedMemory
 from harness.engine.elastic_memory import ElasticMemory
 from harness.engine.node_files import files_of
 from harness.engine.pooled_memory import PooledMemory
-from harness.engine.transport import GONE, HEARTBEAT_S, Connection, Header, of_kind
+from harness.engine.transport import HEARTBEAT_S, Connection, Header, of_kind
 
 PR_SET_PDEATHSIG = 1
 # Of malloc.h: (option, value). One heap for all threads; nothing is given back; 32 MiB is the most
@@ -98,7 +98,7 @@ def main() -> None:
             }
         )
         loop.serve(here.in_streams, here.at_once)
-    except (EOFError, *GONE):
+    except (EOFError, BrokenPipeError):
         return
     except Exception as error:
         traceback.print_exc()

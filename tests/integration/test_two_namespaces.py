@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from harness.records.journal import JOURNAL
 from harness.records.run_folder import FinishedRun
 from tests.running import ROOT, command
 
@@ -129,3 +131,24 @@ def test_whoever_has_no_token_is_refused(token: Mapping[str, str], tmp_path: Pat
         assert "error: no Ray cluster that can be used" in ended.stderr
         assert "Traceback" not in ended.stderr
     assert not list(tmp_path.glob("*/run"))
+
+
+def test_the_other_host_serves_alone_where_the_link_breaks(
+    token: Mapping[str, str], tmp_path: Path
+) -> None:
+    """The last test here: Ray has lost a host. Requests come for longer than the loss is unknown.
+    No message says that the other host is gone: packets find no way to it."""
+    asked = ("+system=serverlessllm", *JOB[1:], "workload.scale.to_rate_per_s=0.25")
+    words = command(*asked, f"hydra.run.dir={tmp_path / 'run'}")
+    journal = tmp_path / "run" / JOURNAL
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(on, ONE, *words, environment=token)
+        while not (journal.exists() and b'"load"' in journal.read_bytes()):  # a model has come
+            assert not running.done(), running.result()
+            time.sleep(0.1)
+        assert not done("ip", "-n", TWO, "link", "set", "harness1", "down").returncode
+        ended = running.result()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    finished = FinishedRun.load(tmp_path / "run")
+    assert finished.summary["num_completed"] == 6
+    assert "lost" in finished.events()["kind"].to_pylist()

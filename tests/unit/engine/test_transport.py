@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import socket
 from collections.abc import Iterator
 from math import inf
+from typing import Any
 
 import msgspec
 import pytest
@@ -50,3 +52,21 @@ def test_a_pickle_is_no_message_and_an_object_is_not_sent(pair: Pair) -> None:
         Connection(theirs).receive()
     with pytest.raises(TypeError, match="nothing that a message can hold"):
         Connection(ours).send({"op": object()})
+
+
+class Unreachable(socket.socket):
+    """Its link has broken: the system says so by an error that Python has no class for."""
+
+    def _lost(self, *asked: Any) -> Any:
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+    sendall = recv_into = _lost
+
+
+def test_a_peer_that_no_way_leads_to_is_gone() -> None:
+    with Unreachable() as sock:
+        connection = Connection(sock)
+        with pytest.raises(EOFError):
+            connection.receive()
+        with pytest.raises(BrokenPipeError, match="No route to host"):
+            connection.send({"op": "alive"})
