@@ -22,7 +22,8 @@ ANSWER_S = 20.0
 
 class Agent(Protocol):
     def ask(self, method: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Any:
-        """The answer. RunError: it failed, or gave none in time. tcp.Refused: as it raised."""
+        """The answer. RunError: it failed, or gave none in time. tcp.Refused, UsageError: it
+        raised one."""
 
     def tell(self, method: str, *arguments: Any) -> None:
         """Asks for no answer."""

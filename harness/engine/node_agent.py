@@ -23,7 +23,9 @@ from harness.engine import relay, tcp
 from harness.engine.host import Host, Launch
 from harness.engine.node_files import serve
 from harness.engine.site import Command
+from harness.errors import UsageError
 from harness.records.manifest import machine, versions
+from harness.running import device_lock
 
 HARNESS = Path(__file__).parents[1]
 LOOK_S = 0.5
@@ -53,6 +55,20 @@ class NodeAgent(Host):
         files = sorted(HARNESS.rglob("*.py"))
         source = hashlib.sha256(b"".join(path.read_bytes() for path in files))
         return versions() | versions(OF_NODES) | {"the harness's source": source.hexdigest()[:12]}
+
+    def hold(self, device: str, locks: Sequence[str]) -> str:
+        """Holds `device` of this host until the agent ends, if its lock is none of `locks`, which
+        the run holds: the lock's name. UsageError: another run has it, which may in its turn wait
+        for this one."""
+
+        def refuse(waiting: str) -> None:
+            _, _, holder = waiting.partition(": ")
+            raise UsageError(f"the run cannot have {self._address}: {holder}")
+
+        lock = device_lock.name_of(device)
+        if lock not in locks:
+            self.stack.enter_context(device_lock.held([device], refuse))
+        return lock
 
     def about(self) -> Mapping[str, Any]:
         """What a run's manifest says of this node."""

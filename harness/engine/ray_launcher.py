@@ -19,6 +19,7 @@ from harness.engine import tcp
 from harness.engine.agents_launcher import ANSWER_S, AgentsLauncher
 from harness.engine.node_agent import NodeAgent
 from harness.errors import RunError, UsageError, first_line
+from harness.running import device_lock
 
 CLUSTERS = ("local", "ray")
 REACH_S, PLACE_S = 5.0, 60.0
@@ -37,7 +38,9 @@ def ray_launcher(
     bundles = bundles_on(ray.nodes(), num_nodes, addresses)
     agents = [RayAgent(ray, actor) for actor in _actors(ray, stack, bundles, token)]
     check_versions(agents)
+    locks = [device_lock.name_of("cpu")]  # the command's host, and this run's alone
     for agent in agents:
+        locks.append(agent.ask("hold", "cpu", locks))
         agent.tell("end_with_parent")
     return AgentsLauncher(agents, token)
 
@@ -77,7 +80,7 @@ class RayAgent:
         try:
             return self._ray.get(getattr(self._actor, method).remote(*arguments), timeout=timeout_s)
         except self._ray.exceptions.RayError as error:
-            if isinstance(cause := getattr(error, "cause", None), tcp.Refused):
+            if isinstance(cause := getattr(error, "cause", None), tcp.Refused | UsageError):
                 raise cause from None
             raise RunError(
                 f"an agent on the Ray cluster failed, or did not answer in {timeout_s:g} s: "

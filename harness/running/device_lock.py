@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -42,20 +43,27 @@ def occupied(node: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def held(devices: Sequence[str], announce: Callable[[str], None]) -> Iterator[None]:
-    """Holds `devices`, in their order. Waits for processes that hold one, and tells of it."""
+    """Holds `devices`, in their order. Waits for processes that hold one, and tells of it, where
+    `announce` may raise."""
     with ExitStack() as stack:
         for device in devices:
             stack.callback(os.close, _locked(device, announce))
         yield
 
 
-def _locked(device: str, announce: Callable[[str], None]) -> int:
-    folder = Path(os.environ.get(VARIABLE, FOLDER))
+def name_of(device: str) -> str:
+    """Of the device's lock, as no other lock has it on any host."""
+    lock = _lock_of(device)
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    host = boot.read_text().strip() if boot.exists() else socket.gethostname()
     try:
-        lock = _opened(folder, folder / device.replace("/", "-"))
-    except OSError as error:
-        why = f"cannot lock {device} in {folder}: {error.strerror}; {VARIABLE} names another folder"
-        raise UsageError(why) from error
+        return f"{host} {os.fstat(lock).st_dev} {os.fstat(lock).st_ino}"
+    finally:
+        os.close(lock)
+
+
+def _locked(device: str, announce: Callable[[str], None]) -> int:
+    lock = _lock_of(device)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,6 +77,15 @@ def _locked(device: str, announce: Callable[[str], None]) -> int:
         os.close(lock)
         raise
     return lock
+
+
+def _lock_of(device: str) -> int:
+    folder = Path(os.environ.get(VARIABLE, FOLDER))
+    try:
+        return _opened(folder, folder / device.replace("/", "-"))
+    except OSError as error:
+        why = f"cannot lock {device} in {folder}: {error.strerror}; {VARIABLE} names another folder"
+        raise UsageError(why) from error
 
 
 def _opened(folder: Path, path: Path) -> int:

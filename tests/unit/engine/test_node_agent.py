@@ -16,6 +16,7 @@ from harness.engine.node_agent import NodeAgent
 from harness.engine.site import FarCommand
 from harness.errors import RunError, UsageError
 from harness.records.manifest import versions
+from harness.running import device_lock
 from tests.agents import Called
 
 OURS, OTHER = (secrets.token_bytes(tcp.TOKEN_BYTES) for _ in range(2))
@@ -103,3 +104,15 @@ def test_a_command_is_not_lost_for_one_slow_answer() -> None:
     assert command.poll() is None
     with pytest.raises(subprocess.TimeoutExpired, match=r"after 0\.0 seconds"):
         command.wait(0.0)
+
+
+def test_another_runs_device_is_refused_and_this_runs_is_not_locked_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(device_lock.VARIABLE, str(tmp_path))
+    with ExitStack() as stack:
+        one, beside, another = (Called(stack, OURS) for _ in range(3))
+        lock = one.ask("hold", "cpu", ["of the command's host"])
+        assert beside.ask("hold", "cpu", ["of the command's host", lock]) == lock
+        with pytest.raises(UsageError, match=r"have 127\.0\.0\.1: process \d+ has"):
+            another.ask("hold", "cpu", ["of another host"])
