@@ -36,7 +36,7 @@ def ray_launcher(
     ray = _connected(stack)
     token = secrets.token_bytes(tcp.TOKEN_BYTES)
     bundles = bundles_on(ray.nodes(), num_nodes, addresses)
-    agents = [RayAgent(ray, actor) for actor in _actors(ray, stack, bundles, token)]
+    agents = _agents(ray, stack, bundles, token)
     check_versions(agents)
     locks = [device_lock.name_of("cpu")]  # the command's host, and this run's alone
     for agent in agents:
@@ -71,10 +71,10 @@ def bundles_on(
 
 
 class RayAgent:
-    """A NodeAgent in an actor."""
+    """A NodeAgent in an actor, on the node at `address`."""
 
-    def __init__(self, ray: Any, actor: Any) -> None:
-        self._ray, self._actor = ray, actor
+    def __init__(self, ray: Any, actor: Any, address: str) -> None:
+        self._ray, self._actor, self.address = ray, actor, address
 
     def ask(self, method: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Any:
         try:
@@ -82,9 +82,10 @@ class RayAgent:
         except self._ray.exceptions.RayError as error:
             if isinstance(cause := getattr(error, "cause", None), tcp.Refused | UsageError):
                 raise cause from None
-            raise RunError(
-                f"an agent on the Ray cluster failed, or did not answer in {timeout_s:g} s: "
-                f"{first_line(error)}"
+            first, last = first_line(error), str(error).strip().rpartition("\n")[2]
+            raise RunError(  # Ray says last what was raised on the node
+                f"the agent on {self.address} failed, or did not answer in {timeout_s:g} s: "
+                f"{first if last in first else f'{first} {last}'}"
             ) from None
 
     def tell(self, method: str, *arguments: Any) -> None:
@@ -92,10 +93,14 @@ class RayAgent:
 
 
 def check_versions(agents: Sequence[RayAgent]) -> None:
-    """UsageError where a node has other ones than this host."""
+    """UsageError where a node has other ones than this host, or cannot run the harness."""
     ours = NodeAgent.here()
     for node, agent in enumerate(agents):
-        theirs = agent.ask("here", timeout_s=PLACE_S)  # its process is yet to start
+        try:
+            theirs = agent.ask("here", timeout_s=PLACE_S)  # its process is yet to start
+        except RunError as error:
+            told = f"node {node} of the Ray cluster cannot run the harness: {error}"
+            raise UsageError(told) from None
         for name in ours.keys() | theirs.keys():
             if ours.get(name) != theirs.get(name):
                 raise UsageError(
@@ -130,9 +135,9 @@ def _connected(stack: ExitStack) -> Any:
     return ray
 
 
-def _actors(
+def _agents(
     ray: Any, stack: ExitStack, bundles: Sequence[Mapping[str, float]], token: bytes
-) -> list[Any]:
+) -> list[RayAgent]:
     """One for each of `bundles`, on nodes of their own; all end with `stack`."""
     from ray.util import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -146,11 +151,13 @@ def _actors(
         )
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     placed = ray.util.placement_group_table(group)["bundles_to_node_id"]
-    actors = []
+    agents = []
     for node in range(len(bundles)):
         strategy = PlacementGroupSchedulingStrategy(group, node)
         options = {"num_cpus": 1, "max_concurrency": 16, "scheduling_strategy": strategy}
         kind = ray.remote(NodeAgent).options(**options)
-        actors.append(kind.remote(addresses[placed[node]], token))
-        stack.callback(ray.kill, actors[-1])
-    return actors
+        address = addresses[placed[node]]
+        actor = kind.remote(address, token)
+        stack.callback(ray.kill, actor)
+        agents.append(RayAgent(ray, actor, address))
+    return agents

@@ -12,7 +12,7 @@ from harness.configuration.config import typed
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.engine.config import TorchConfig
-from harness.engine.ray_launcher import bundles_on, ray_launcher
+from harness.engine.ray_launcher import RayAgent, bundles_on, check_versions, ray_launcher
 from harness.errors import UsageError
 from tests.elastic import hardware as cluster_of
 from tests.elastic import private
@@ -41,6 +41,22 @@ def test_an_error_of_rays_own_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     with ExitStack() as stack, pytest.raises(UsageError, match=says) as told:
         ray_launcher(stack, 3)
     assert "and more" not in str(told.value)
+
+
+def test_a_node_that_cannot_run_the_harness_is_named() -> None:
+    """As one without the checkout, or without a package."""
+
+    class RayError(Exception):
+        pass
+
+    def get(asked: object, timeout: float) -> None:
+        raise RayError("The actor died\n  its stack\nModuleNotFoundError: No module")
+
+    ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=RayError))
+    actor = SimpleNamespace(here=SimpleNamespace(remote=object))
+    says = r"node 0 of .* cannot run .*10\.0\.0\.7 failed.*: The actor died ModuleNotFoundError: "
+    with pytest.raises(UsageError, match=says):
+        check_versions([RayAgent(ray, actor, "10.0.0.7")])
 
 
 @pytest.mark.parametrize(
