@@ -18,6 +18,7 @@ from harness.errors import RunError, UsageError
 
 DEAD_S = 2.0  # an agent that does not answer for so long, when its worker has gone, is gone too
 ANSWER_S = 20.0
+PART_S = 1.0  # of waiting, in one question
 
 
 class Agent(Protocol):
@@ -71,6 +72,11 @@ class AgentsLauncher:
             raise (RunError if broke else UsageError)(told) from None
         return FarProcess(agent, self.named(node), pid), sock
 
+    def line(self, node: int) -> socket.socket:
+        """A connection to the agent that ends with it, for whoever waits for its end."""
+        _, address = self.agents[node].ask("listen")  # the agent keeps its end
+        return tcp.connect(tuple(address), self.token)
+
     def named(self, node: int) -> str:
         return f"node {node} ({self.about[node]['address']})"
 
@@ -90,8 +96,6 @@ class AgentsLauncher:
 class FarProcess:
     """A worker of an agent, as a subprocess.Popen. `node`: as it is named."""
 
-    dead_s = DEAD_S  # of silence, after which its agent is gone
-
     def __init__(self, agent: Agent, node: str, pid: int) -> None:
         self._agent, self._node, self.pid = agent, node, pid
         self._lost = False  # its agent answers no more
@@ -100,22 +104,27 @@ class FarProcess:
     def kill(self) -> None:
         self._agent.tell("kill", self.pid)  # where its node has died, so has it
 
+    def _is_gone(self, silent_s: float) -> bool:
+        """Whether the agent is, which has not answered: this is asked when its worker has gone."""
+        return True
+
     def wait(self, timeout: float | None = None) -> int:
         told = f"is lost with {self._node}, whose agent is gone"
         if self._lost:
             raise NodeLost(told)
         if self._code is not None:
             return self._code
-        start_s = time.monotonic()
-        part_s = (ANSWER_S if timeout is None else timeout) / 4
+        start_s = heard_s = time.monotonic()
+        part_s = PART_S if timeout is None else min(PART_S, timeout / 4)
         while True:
             try:
-                self._code = self._agent.ask(
-                    "wait", self.pid, part_s, timeout_s=part_s + self.dead_s
-                )
+                self._code = self._agent.ask("wait", self.pid, part_s, timeout_s=part_s + DEAD_S)
             except RunError:
-                self._lost = True
-                raise NodeLost(told) from None
+                if self._is_gone(time.monotonic() - heard_s):
+                    self._lost = True
+                    raise NodeLost(told) from None
+            else:
+                heard_s = time.monotonic()
             if self._code is not None:
                 return self._code
             if timeout is not None and time.monotonic() - start_s >= timeout:

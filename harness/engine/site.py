@@ -7,7 +7,9 @@ runs on another node is reached through a relay (`harness.engine.relay`).
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -17,9 +19,13 @@ from typing import Protocol
 import psutil
 
 from harness.device.processes import below
-from harness.engine import relay
-from harness.engine.agents_launcher import ANSWER_S, AgentsLauncher, FarProcess
+from harness.engine import relay, tcp
+from harness.engine.agents_launcher import Agent, AgentsLauncher, FarProcess
 from harness.engine.launcher import Process
+from harness.errors import UsageError
+
+LOOK_S = 0.1  # at the line to an agent that has not answered
+SILENT_S = 60.0  # the longest that an agent may not answer, though its host is there
 
 
 class Supervisor(Process, Protocol):
@@ -94,7 +100,16 @@ HERE = ThisHost()
 
 
 class FarCommand(FarProcess):
-    dead_s = ANSWER_S  # it is asked for while it lives, when one slow answer tells nothing
+    """`line`: a connection to the agent, over which nothing goes and which ends with it."""
+
+    def __init__(self, agent: Agent, node: str, pid: int, line: socket.socket) -> None:
+        super().__init__(agent, node, pid)
+        self._line = line
+
+    def _is_gone(self, silent_s: float) -> bool:
+        """It is asked for while it lives, when slow answers tell nothing."""
+        ended, _, _ = select.select([self._line], [], [], LOOK_S)
+        return bool(ended) or silent_s > SILENT_S
 
     def wait_for_command(self) -> None:
         self.wait()
@@ -118,6 +133,10 @@ class Node:
     def __init__(self, stack: ExitStack, launcher: AgentsLauncher, node: int) -> None:
         self._stack, self._launcher = stack, launcher
         self._agent, self._name = launcher.agents[node], launcher.named(node)
+        try:
+            self._line = stack.enter_context(launcher.line(node))
+        except tcp.Refused as error:
+            raise UsageError(f"{self._name} cannot be reached: {error}") from None
 
     def free_ports(self, count: int) -> list[int]:
         ports: list[int] = self._agent.ask("free_ports", count)
@@ -125,7 +144,7 @@ class Node:
 
     def start(self, words: Sequence[str], env: Mapping[str, str], log_path: Path) -> FarCommand:
         pid = self._agent.ask("supervise", words, dict(env), log_path)
-        return FarCommand(self._agent, self._name, pid)
+        return FarCommand(self._agent, self._name, pid, self._line)
 
     def url(self, port: int) -> str:
         address = self._agent.ask("relay", port)

@@ -93,7 +93,10 @@ def test_a_node_that_dies_with_its_server_is_named(
 
     with running(plans[:1], 30, print) as members:
         with monkeypatch.context() as patch:
-            patch.setattr(cast("Any", plans[0].site)._agent, "ask", lost)
+            called = cast("Any", plans[0].site)._agent
+            patch.setattr(called, "ask", lost)
+            for each in called.agent._awaited.values():
+                each.result().close()
             assert not members[0].running
             assert "is lost with node 0 (127.0.0.1)" in members[0].obituary()
         cast("Any", members[0]._supervisor)._lost = False

@@ -99,11 +99,17 @@ class Slow:
     tell = ask
 
 
-def test_a_command_is_not_lost_for_one_slow_answer() -> None:
-    command = FarCommand(Slow(), "node 0", 1)
-    assert command.poll() is None
-    with pytest.raises(subprocess.TimeoutExpired, match=r"after 0\.0 seconds"):
-        command.wait(0.0)
+def test_a_command_is_not_lost_for_a_slow_answer_but_with_the_line_to_its_agent() -> None:
+    with ExitStack() as stack:
+        called = Called(stack, OURS)
+        line = stack.enter_context(AgentsLauncher([called], OURS).line(0))
+        command = FarCommand(Slow(), "node 0", 1, line)
+        assert command.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired, match=r"after 0\.0 seconds"):
+            command.wait(0.0)
+        called.agent._awaited.popitem()[1].result().close()  # as its end does
+        with pytest.raises(NodeLost, match="is lost with node 0"):
+            command.wait()
 
 
 def test_another_runs_device_is_refused_and_this_runs_is_not_locked_twice(
