@@ -124,8 +124,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     conf()
     with RunsProgress() as progress:
         runs = run_all(EXPERIMENTS, {}, Making(chosen.jobs, simulated=simulated), progress)
+        points: list[Point] = []
         with closing(runs):
-            points = [point for _, of_experiment in runs for point in of_experiment]
+            for _, found in runs:
+                if isinstance(found, Exception):
+                    raise found
+                points += found
     out.mkdir(parents=True, exist_ok=True)
     for path in sorted((CONF / "producer").glob("*.yaml")):
         target = out.parent / "generators" / f"{path.stem}.json"

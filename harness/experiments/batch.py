@@ -48,10 +48,10 @@ class Making:
 
 def run_all(
     names: Sequence[str], searches: Mapping[str, Search], making: Making, progress: RunsProgress
-) -> Generator[tuple[str, list[Point]]]:
-    """Every run of the experiments `names`, experiment by experiment, and those of `searches` that
-    are simulated, once more when the ends of their curves have been found. `progress` is told of
-    each."""
+) -> Generator[tuple[str, list[Point] | Exception]]:
+    """Every run of the experiments `names`, experiment by experiment, or what one of them failed
+    of, which stops no other experiment; those of `searches` that are simulated last, with the ends
+    of their curves. `progress` is told of each run."""
     jobs, again = making.jobs, making.again
     with processes(jobs) as pool:
         runs = composed_runs(names, pool, making)
@@ -71,8 +71,17 @@ def run_all(
         found = {}
         for name, futures in pending.items():
             makers.await_one(futures)
-            found[name] = [future.result() for future in futures]
-            yield name, found[name]
+            try:
+                found[name] = [future.result() for future in futures]
+            except BrokenProcessPool:
+                raise  # no other run can be made either
+            except Exception as error:
+                for future in futures:
+                    future.cancel()
+                yield name, error
+                continue
+            if name not in searches:
+                yield name, found[name]
         ends = {name: found[name] for name in found if name in searches}
         find_ends(ends, searches, runs, makers)
         yield from ends.items()
@@ -152,7 +161,7 @@ def processes(jobs: int) -> Iterator[Executor]:
         except BrokenProcessPool as error:
             check()  # Ctrl-C may have reached them first
             raise RunError("a process that made runs was killed (out of memory?)") from error
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, GeneratorExit):  # what it yields to may have been interrupted
             for process in active_children():
                 process.kill()
             raise

@@ -29,7 +29,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -96,22 +96,25 @@ def draw_all(
 
 
 def drawn(
-    figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None, draw_only: bool = False
-) -> list[Path] | RunError:
+    figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None, draw_only: bool = False,
+    tier: str = "full",
+) -> list[Path] | RunError:  # fmt: skip
     """RunError where a run is INVALID: its numbers are not what they are said to be."""
     folder = out or published(figure)
     picture = import_module("plots.figure").draw
     try:
-        table = [] if draw_only else tabled(figure, folder, git, out or RUNS)
+        table = [] if draw_only else tabled(figure, folder, git, out or RUNS, tier)
         return [*table, *picture(figure, folder)]
     except RunError as error:
         return error
 
 
-def tabled(figure: str, folder: Path, git: Mapping[str, Any] | None, runs: Path) -> list[Path]:
-    """FIGURE.csv and FIGURE.json in `folder`, made of the figure's runs."""
+def tabled(
+    figure: str, folder: Path, git: Mapping[str, Any] | None, runs: Path, tier: str
+) -> list[Path]:
+    """FIGURE.csv and FIGURE.json in `folder`, made of the runs that the figure has in `tier`."""
     made = [p for name in described(figure).experiments for p in load_points(name, runs)]
-    points = [p for p in made if among(p.overrides, described(figure).only)]
+    points = [p for p in made if among(p.overrides, described(figure).runs(tier))]
     refuse_invalid(figure, points)
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
@@ -163,49 +166,54 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def make_runs(
-    names: Sequence[str], making: Making, out: Path | None, tier: str = "full",
-    made: Collection[str] = (),
-) -> None:  # fmt: skip
-    """Makes the runs that the figures `names` lack in a tier of `reproduce`, but those of the
-    experiments `made`; tells of each experiment, and how long runs on a real engine took and the
-    others."""
+    names: Sequence[str], making: Making, out: Path | None, tier: str = "full"
+) -> Generator[tuple[str, Exception | None]]:
+    """Makes the runs that the figures `names` lack in a tier of `reproduce`, those that take
+    longest first, and tells of each experiment. Yields each figure when its runs are there, while
+    others are made, or when one of them has failed, with why."""
+    took_s = told_run_s(published(name) / f"{name}.json" for name in names)
+    lacks = {name: {*described(name).experiments} for name in names}
     needed: dict[str, list[Only]] = {}
     searches: dict[str, Search] = {}
     for figure in map(described, names):
         searches |= figure.searches
         for name in figure.experiments:
-            if name not in made:
-                needed.setdefault(name, []).append(figure.runs(tier))
-    took_s = {"simulated": 0.0, "live": 0.0}
-    started_s = before_s = time.monotonic()
-    drawn_before = [published(figure) / f"{figure}.json" for figure in names]
-    with RunsProgress(told_run_s(drawn_before)) as progress:
-        runs = run_all(list(needed), searches, replace(making, only=needed), progress)
-        with closing(runs):  # whatever ends this ends its processes
-            for name, points in runs:
-                now_s = time.monotonic()
+            needed.setdefault(name, []).append(figure.runs(tier))
+    longest = sorted(needed, key=lambda name: took_s.get(name, 0.0), reverse=True)
+    errors: dict[str, Exception] = {}  # by figure
+    started_s = time.monotonic()
+    with (
+        RunsProgress(took_s) as progress,
+        # whatever ends this ends its processes
+        closing(run_all(longest, searches, replace(making, only=needed), progress)) as runs,
+    ):
+        for name, points in runs:
+            error = points if isinstance(points, Exception) else None
+            if not isinstance(points, Exception):
                 save_points(name, points, out or RUNS)
-                if not points and tier == "quick":  # a coarser grid has none of them
-                    continue
-                _tell(name, points, now_s - started_s, progress.tell)
-                one = next(point for point in points if point.path is not None)
-                took_s["simulated" if one.manifest()["simulated"] else "live"] += now_s - before_s
-                before_s = now_s
-    told = [f"{seconds:.0f} s of {kind} runs" for kind, seconds in took_s.items() if seconds]
-    if told:
-        announce(", ".join(told))
+                if points or tier != "quick":  # a coarser grid may have none of them
+                    error = _told(name, points, time.monotonic() - started_s, progress.tell)
+            for figure, of_figure in lacks.items():
+                if name in of_figure:
+                    of_figure.remove(name)
+                    errors |= {figure: error} if error else {}
+            for figure in [figure for figure, of_figure in lacks.items() if not of_figure]:
+                del lacks[figure]
+                yield figure, errors.get(figure)
+    yield from ((figure, None) for figure in lacks)  # of no runs
 
 
-def _tell(
+def _told(
     name: str, points: Sequence[Point], seconds: float, announce: Callable[[str], None]
-) -> None:
+) -> RunError | None:
+    """Tells of an experiment's runs; RunError: there is none."""
     refused = [point.refused for point in points if point.path is None]
     more = f", {len(refused)} of them refused, the first: {refused[0]}" if refused else ""
     announce(f"{seconds:5.0f} s  {name}: {len(points)} runs{more}")
     if again := [point.again for point in points if point.again]:
         announce(f"         {len(again)} of them run again; {again[0]}")
-    if len(refused) == len(points):
-        raise RunError(f"{name} has no run that was not refused")
+    none = len(refused) == len(points)
+    return RunError(f"{name} has no run that was not refused") if none else None
 
 
 def _asked(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -260,7 +268,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             making = Making(
                 chosen.jobs, live, simulated, chosen.again, chosen.seeds, launcher
             )  # fmt: skip
-            make_runs(names, making, out)
+            with closing(make_runs(names, making, out)) as runs:
+                for _, error in runs:
+                    if error is not None:
+                        raise error
         began_s = time.monotonic()
         for made_of in draw_all(names, chosen.jobs, out, draw_only=chosen.draw_only):
             if isinstance(made_of, RunError):

@@ -36,7 +36,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,10 +54,11 @@ from harness.configuration.options import available
 from harness.errors import RunError, UsageError, first_line, told
 from harness.experiments.batch import Making
 from harness.experiments.compose import CONF, ROOT, composed
-from harness.experiments.figures import described, draw_all, has_live_runs, make_runs
+from harness.experiments.figures import drawn, has_live_runs, make_runs
 from harness.experiments.launched import add_launcher, launcher_words
 from harness.experiments.points import run_point
 from harness.files import make_folder, read_json
+from harness.records.manifest import git_revision
 from harness.reproduce import holding, report
 from harness.reproduce.asked import (
     SMOKE_RUN,
@@ -105,33 +108,47 @@ def made_again(
     names: Sequence[str], making: Making, tier: str, out: Path,
     live_of: Mapping[str, Sequence[str]] = {},
 ) -> Iterator[Row]:  # fmt: skip
-    """Makes each figure in `out`, and says how its table compares. Experiments of an earlier figure
-    that had the same runs of them are not looked at again. `live_of`: overrides of a figure's runs
+    """Makes each figure in `out`, and says how its table compares: the simulated ones in the order
+    in which their runs come, then each live one by itself. `live_of`: overrides of a figure's runs
     on a real engine."""
-    made: dict[str, object] = {}
-    for number, name in enumerate(names, 1):
-        left_s = expected(names[number - 1 :], tier, making.jobs, last_times()).seconds
-        announce(f"[{number}/{len(names)}] {name}; about {left_s / 60:.0f} minutes left")
-        of_figure = replace(making, live=live_of.get(name, ()))
-        yield kept_going("figure", name, partial(_made, name, of_figure, tier, out, made))
+    live = [name for name in names if has_live_runs(name)]
+    together = [[name for name in names if name not in live], *([name] for name in live)]
+    for group in filter(None, together):
+        yield from _made(group, replace(making, live=live_of.get(group[0], ())), tier, out)
 
 
-def _made(name: str, making: Making, tier: str, out: Path, made: dict[str, object]) -> Row:
-    """`made`: by experiment, for which search and of which of its runs it was made last."""
-    of = described(name)
-    asked_for = {each: (of.searches.get(each), of.runs(tier)) for each in of.experiments}
-    same = {each for each, runs in asked_for.items() if made.get(each) == runs}
-    made |= dict.fromkeys(asked_for.keys() - same)  # not made, if this fails
-    make_runs([name], making, out, tier, same)
-    made |= asked_for
-    began_s = time.monotonic()
-    (drawn,) = draw_all([name], making.jobs, out)
-    if isinstance(drawn, RunError) and has_live_runs(name):
-        announce(f"made once more: {drawn}")
-        make_runs([name], making, out, tier)  # of live runs those that were INVALID
-        (drawn,) = draw_all([name], making.jobs, out)
-    if isinstance(drawn, RunError):
-        raise drawn
+def _made(names: Sequence[str], making: Making, tier: str, out: Path) -> Iterator[Row]:
+    """Each figure is drawn while runs of others are made. What ends them all, as a process that was
+    killed, is tried again figure by figure."""
+    left = [*names]
+    try:
+        with closing(make_runs(names, making, out, tier)) as figures:
+            for name, error in figures:
+                left.remove(name)
+                row = kept_going("figure", name, partial(_held, name, error, making, tier, out))
+                announce(f"[{len(names) - len(left)}/{len(names)}] {name}: {row.outcome}")
+                yield row
+    except Exception as error:
+        if len(names) == 1:
+            yield kept_going("figure", names[0], partial(_held, names[0], error, making, tier, out))
+            return
+        announce(f"each figure by itself: {first_line(error)}")
+        for name in left:
+            yield from _made([name], making, tier, out)
+
+
+def _held(name: str, error: Exception | None, making: Making, tier: str, out: Path) -> Row:
+    """Draws a figure whose runs are there, or have failed of `error`, and compares its table."""
+    if error is not None:
+        raise error
+    began_s, draw = time.monotonic(), partial(drawn, name, git=git_revision(), out=out, tier=tier)
+    found = draw()
+    if isinstance(found, RunError) and has_live_runs(name):
+        announce(f"made once more: {found}")
+        deque(make_runs([name], making, out, tier), 0)  # of live runs those that were INVALID
+        found = draw()
+    if isinstance(found, RunError):
+        raise found
     if not making.live:  # another profile's times tell nothing of the published runs
         note(name, tier, time.monotonic() - began_s, out)
     return holding.figure_held(name, out, of_one_seed=making.seeds is not None)

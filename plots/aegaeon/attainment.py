@@ -74,6 +74,8 @@ RUNS_OF_FIG11 = (
     *list(OF_FIG11)[:3], "aegaeon_fig11c_beyond", *list(OF_FIG11)[3:], "aegaeon_fig11_contention",
 )  # fmt: skip
 OF_FIG12 = searches({"aegaeon_fig12_rps01": AT_01, "aegaeon_fig12_rps05": AT_05})
+# Of `reproduce`'s quick tier: the systems that claims name.
+CLAIMED = {"experiment/aegaeon/system@_global_": tuple(SYSTEMS.keys() - {"aegaeon_artifact"})}
 BASELINES = "aegaeon_fig13_baselines"
 OF_FIG13 = ("aegaeon_fig11a", "aegaeon_fig13", "aegaeon_fig11a_bandwidth")
 
@@ -116,7 +118,7 @@ def all_setups(points: Points) -> pd.DataFrame:
 
 @picture(
     "aegaeon_fig11", all_setups, RUNS_OF_FIG11, searches=OF_FIG11, shape=(2, 3), size=(9, 6.4),
-    legend=3,
+    legend=3, quick=(True, CLAIMED),
 )  # fmt: skip
 def fig11(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 11: SLO attainment by number of models (a, b) and by rate (c), and its sensitivity:
@@ -146,7 +148,7 @@ LENGTHS = {
 
 @picture(
     "aegaeon_fig12", all_setups, tuple(OF_FIG12), searches=OF_FIG12, shape=(2, 2), size=(9, 6.2),
-    legend=3,
+    legend=3, quick=(True, CLAIMED),
 )  # fmt: skip
 def fig12(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 12: SLO attainment with twice as long inputs (ix2) or outputs (ox2)."""
@@ -201,7 +203,7 @@ def _judged(row: pd.Series, point: Point) -> Iterator[dict[str, Any]]:
 
 @picture(
     "aegaeon_fig13", strict, (*OF_FIG13, BASELINES), searches=dict.fromkeys(OF_FIG13, AT_01),
-    shape=(1, 3), size=(9, 4.5), legend=3,
+    shape=(1, 3), size=(9, 4.5), legend=3, quick=(True, CLAIMED),
 )  # fmt: skip
 def fig13(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 13: SLO attainment under 0.5, 0.3 and 0.2 times the SLO."""

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from harness.errors import RunError
 from harness.experiments import batch
 from harness.experiments.capacity_search import Search, attained, middle, next_runs
+from harness.experiments.compose import Composed
 from harness.experiments.figure_progress import RunsProgress
 from harness.experiments.points import Point
 
@@ -132,3 +134,24 @@ def test_every_curve_is_halved_to_its_end_as_its_runs_come(
             {p.overrides[DRAW] for p in points["e"] if p.overrides[KEY] == str(n)} == {"a", "b"}
             for n in found
         )
+
+
+def test_what_fails_in_one_experiment_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(experiment: str, made: Composed, words: list[str], *, again: bool) -> Point:
+        if words == ["wrong=3"]:
+            raise RunError("the disk is full")
+        return Point(experiment, dict([words[0].split("=")]), 0, None, "no room")
+
+    made = Composed({"engine": "sim"}, b"")
+    words = {name: [[f"{name}={number}"] for number in range(5)] for name in ("wrong", "e", "f")}
+    runs = {name: [(made, run) for run in of_name] for name, of_name in words.items()}
+    monkeypatch.setattr(batch, "run_point", run)
+    monkeypatch.setattr(batch, "processes", ThreadPoolExecutor)
+    monkeypatch.setattr(batch, "composed_runs", lambda *_: runs)
+    progress = RunsProgress(console=Console(quiet=True))
+    searches = {"e": Search("e", VALUES)}
+    found = dict(batch.run_all(list(runs), searches, batch.Making(2), progress))
+    assert isinstance(found["wrong"], RunError)
+    assert list(found) == ["wrong", "f", "e"], "those of searches last"
+    assert [len(found[name]) for name in ("e", "f")] == [5, 5]  # type: ignore[arg-type]
+    assert progress.line().startswith("15 of 15 runs")
