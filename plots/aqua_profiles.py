@@ -126,10 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = run_all(EXPERIMENTS, {}, Making(chosen.jobs, simulated=simulated), progress)
         points: list[Point] = []
         with closing(runs):
-            for _, found in runs:
-                if isinstance(found, Exception):
-                    raise found
-                points += found
+            for _, of_experiment in runs:
+                if isinstance(of_experiment, Exception):
+                    raise of_experiment
+                points += of_experiment
     out.mkdir(parents=True, exist_ok=True)
     for path in sorted((CONF / "producer").glob("*.yaml")):
         target = out.parent / "generators" / f"{path.stem}.json"

@@ -19,7 +19,7 @@ from multiprocessing import active_children, get_context, parent_process
 
 from harness.errors import RunError
 from harness.experiments.capacity_search import Search, next_runs
-from harness.experiments.compose import Composed, composed, groups, sweep
+from harness.experiments.compose import Composed, composed, groups, seed_in, sweep
 from harness.experiments.figure_progress import RunsProgress
 from harness.experiments.launched import Launched
 from harness.experiments.points import Only, Point, among, by_key, run_point
@@ -189,25 +189,21 @@ def _end_with_parent() -> None:
 
 def composed_runs(names: Sequence[str], pool: Executor, making: Making) -> dict[str, Runs]:
     """The runs of each experiment; composed once for each choice of groups."""
-    # Not by `map`: it cancels what is left when it is interrupted, on which a pool stumbles.
-    swept = {name: pool.submit(sweep, name) for name in names}
     sweeps = {}
-    for name, future in swept.items():
-        engine, runs = future.result()
+    for name in names:
+        engine, runs = sweep(name)
         more = making.simulated if engine == "sim" else making.live
         if engine == "sim" or not making.simulated:
-            kept = wanted(runs, making.only.get(name, [{}]))
+            kept = of_first_seeds(wanted(runs, making.only.get(name, [{}])), making.seeds)
             sweeps[name] = [[*run, *more] for run in kept]
     chosen = dict.fromkeys((name, groups(run)) for name, runs in sweeps.items() for run in runs)
+    # Not by `map`: it cancels what is left when it is interrupted, on which a pool stumbles.
     under_way = {
         (name, of_run): pool.submit(composed, [f"+experiment={name}", *of_run])
         for name, of_run in chosen
     }
     made = {choice: future.result() for choice, future in under_way.items()}
-    return {
-        name: _of_first_seeds([(made[name, groups(run)], run) for run in runs], making.seeds)
-        for name, runs in sweeps.items()
-    }
+    return {name: [(made[name, groups(run)], run) for run in runs] for name, runs in sweeps.items()}
 
 
 def wanted(runs: Sequence[list[str]], only: Sequence[Only]) -> list[list[str]]:
@@ -215,11 +211,8 @@ def wanted(runs: Sequence[list[str]], only: Sequence[Only]) -> list[list[str]]:
     return [run for run in runs if any(among(by_key(run), each) for each in only)]
 
 
-def _of_first_seeds(runs: Runs, count: int | None) -> Runs:
-    """The runs of an experiment with one of its first `count` seeds, which a sweep names or an
-    option of a group sets; None: all."""
-    if count is None:
-        return runs
-    seeds = [made.configured(run).seed for made, run in runs]
+def of_first_seeds(runs: list[list[str]], count: int | None) -> list[list[str]]:
+    """The runs of an experiment with one of its first `count` seeds; None: all."""
+    seeds = [next(filter(None, map(seed_in, run)), "") for run in runs]
     kept = list(dict.fromkeys(seeds))[:count]
     return [run for run, seed in zip(runs, seeds, strict=True) if seed in kept]

@@ -72,6 +72,18 @@ def groups(overrides: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for word in overrides if _is_group(word))
 
 
+@cache
+def seed_in(override: str) -> str:
+    """The seed that `override` sets, or the option that it chooses; empty: none."""
+    key, _, value = override.partition("=")
+    if key == "seed":
+        return value
+    group, _, package = key.partition("@")
+    path = CONF / group / f"{value}.yaml"
+    chosen = package == "_global_" and path.is_file()
+    return str(OmegaConf.load(path).get("seed", "")) if chosen else ""
+
+
 def conf() -> None:
     """Makes conf/ known to Hydra's `compose` in this process."""
     if not GlobalHydra.instance().is_initialized():

@@ -171,16 +171,15 @@ def make_runs(
     """Makes the runs that the figures `names` lack in a tier of `reproduce`, those that take
     longest first, and tells of each experiment. Yields each figure when its runs are there, while
     others are made, or when one of them has failed, with why."""
-    took_s = told_run_s(published(name) / f"{name}.json" for name in names)
-    lacks = {name: {*described(name).experiments} for name in names}
+    left, searches = [*names], dict[str, Search]()
     needed: dict[str, list[Only]] = {}
-    searches: dict[str, Search] = {}
     for figure in map(described, names):
         searches |= figure.searches
         for name in figure.experiments:
             needed.setdefault(name, []).append(figure.runs(tier))
+    took_s = told_run_s(published(figure) / f"{figure}.json" for figure in names)
     longest = sorted(needed, key=lambda name: took_s.get(name, 0.0), reverse=True)
-    errors: dict[str, Exception] = {}  # by figure
+    ended: dict[str, Exception | None] = {}
     started_s = time.monotonic()
     with (
         RunsProgress(took_s) as progress,
@@ -188,19 +187,18 @@ def make_runs(
         closing(run_all(longest, searches, replace(making, only=needed), progress)) as runs,
     ):
         for name, points in runs:
-            error = points if isinstance(points, Exception) else None
-            if not isinstance(points, Exception):
+            if isinstance(points, Exception):
+                ended[name] = points
+            else:
                 save_points(name, points, out or RUNS)
-                if points or tier != "quick":  # a coarser grid may have none of them
-                    error = _told(name, points, time.monotonic() - started_s, progress.tell)
-            for figure, of_figure in lacks.items():
-                if name in of_figure:
-                    of_figure.remove(name)
-                    errors |= {figure: error} if error else {}
-            for figure in [figure for figure, of_figure in lacks.items() if not of_figure]:
-                del lacks[figure]
-                yield figure, errors.get(figure)
-    yield from ((figure, None) for figure in lacks)  # of no runs
+                empty = not points and tier == "quick"  # a coarser grid may have none of them
+                seconds = time.monotonic() - started_s
+                ended[name] = None if empty else _told(name, points, seconds, progress.tell)
+            for figure in [each for each in left if ended.keys() >= {*described(each).experiments}]:
+                left.remove(figure)
+                errors = (ended[each] for each in described(figure).experiments)
+                yield figure, next(filter(None, errors), None)
+    yield from ((figure, None) for figure in left)  # of no runs
 
 
 def _told(

@@ -36,7 +36,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -129,12 +128,11 @@ def _made(names: Sequence[str], making: Making, tier: str, out: Path) -> Iterato
                 announce(f"[{len(names) - len(left)}/{len(names)}] {name}: {row.outcome}")
                 yield row
     except Exception as error:
-        if len(names) == 1:
-            yield kept_going("figure", names[0], partial(_held, names[0], error, making, tier, out))
-            return
-        announce(f"each figure by itself: {first_line(error)}")
         for name in left:
-            yield from _made([name], making, tier, out)
+            if len(names) > 1:
+                yield from _made([name], making, tier, out)
+            else:
+                yield kept_going("figure", name, partial(_held, name, error, making, tier, out))
 
 
 def _held(name: str, error: Exception | None, making: Making, tier: str, out: Path) -> Row:
@@ -145,7 +143,7 @@ def _held(name: str, error: Exception | None, making: Making, tier: str, out: Pa
     found = draw()
     if isinstance(found, RunError) and has_live_runs(name):
         announce(f"made once more: {found}")
-        deque(make_runs([name], making, out, tier), 0)  # of live runs those that were INVALID
+        list(make_runs([name], making, out, tier))  # of live runs those that were INVALID
         found = draw()
     if isinstance(found, RunError):
         raise found

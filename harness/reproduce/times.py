@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from harness.experiments.batch import wanted
+from harness.experiments.batch import of_first_seeds, wanted
 from harness.experiments.compose import ROOT, sweep
 from harness.experiments.figure_progress import run_s, told_run_s
 from harness.experiments.figures import described, published
@@ -75,12 +75,12 @@ def expected(names: Sequence[str], tier: str, jobs: int, times: Times) -> Expect
     num_bytes, seconds = 0.0, STARTING_S + drawing_s / jobs
     for name, num_seeds in experiments.items():
         engine, runs = sweep(name)
-        runs = wanted(runs, only[name])
+        runs = of_first_seeds(wanted(runs, only[name]), 1 if tier == "quick" else None)
         if not runs:  # a coarser grid has none of them
             continue
         here = times["experiments"].get(name)
-        of_all = len(runs) + searched.get(name, 0.0)
-        by_seed = ceil(of_all / num_seeds if tier == "quick" else of_all)
+        more = searched.get(name, 0.0) / (num_seeds if tier == "quick" else 1)
+        by_seed = len(runs) + ceil(more)
         # the last time's count has a search's runs, and may be that of another figure
         count = max(by_seed, here["num_runs"].get(tier, 0)) if here else by_seed
         one_s = here["run_s"] if here else committed_s.get(name, 0.0)
