@@ -7,6 +7,8 @@ interrupted. Every error that a user can cause is told in one sentence.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 import traceback
@@ -19,6 +21,7 @@ from typing import NoReturn
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.conf import HydraConf
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -93,6 +96,8 @@ def main() -> None:
         return
     if {"--help", "-h"} & set(sys.argv):
         sys.exit(show_help(sys.argv[1:]))
+    gc.set_threshold(50_000, 20, 20)  # most of what a small run makes are modules, which stay
+    atexit.register(gc.freeze)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's own printer
     interrupts.listen()
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack letters of the tables
@@ -105,7 +110,12 @@ def main() -> None:
         options.named_options(sys.argv[1:])
         if {"-m", "--multirun"} & set(sys.argv) and any(a.startswith(RUN_DIR) for a in sys.argv):
             raise UsageError(f"with -m each run has its own folder: give {SWEEP_DIR}DIR instead")
-        run_one()
+        if all(map(says_no_mode, sys.argv[1:])):
+            with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+                words = [*sys.argv[1:], "hydra.mode=RUN"]
+                GlobalHydra.instance().hydra.run("config", run_one.__wrapped__, words)
+        else:
+            run_one()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
@@ -145,6 +155,14 @@ def known_options(arguments: Sequence[str]) -> None:
 
     parser.error = refuse
     parser.parse_args(arguments)
+
+
+def says_no_mode(word: str) -> bool:
+    """Whether `word` cannot make a sweep of a run. With others Hydra composes all of it once more,
+    to see its `hydra.mode`, which experiments may set."""
+    key = word.lstrip("+~").partition("=")[0]
+    one_run = not key.startswith(("-", "experiment", "hydra")) and "@" not in key
+    return one_run or word.startswith(RUN_DIR)
 
 
 def null_quoted(word: str) -> str:

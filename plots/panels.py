@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
@@ -20,6 +19,9 @@ from matplotlib.lines import Line2D
 from harness.records.run_folder import FinishedRun
 from harness.records.simulator_band import bands
 from plots.style import log_scale
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHARES = np.linspace(0.0, 1.0, 201)  # the shares that a CDF in a table has
 # A curve hides another that is nearer than this share of y's range or twice this share of y.
@@ -133,6 +135,8 @@ def simulator_bands(
 
 def quantiles(values: npt.ArrayLike) -> pd.DataFrame:
     """The CDF of `values` as rows of a table: `share` and `value`; nan is left out."""
+    import pandas as pd  # 0.4 s, which the picture of a run does without
+
     found = np.asarray(values, float)
     found = found[np.isfinite(found)]
     return pd.DataFrame({"share": SHARES, "value": np.quantile(found, SHARES)})

@@ -29,8 +29,8 @@ from harness.records.run_folder import FinishedRun
 from harness.records.run_table import COLUMNS, LATENCIES, origin, title
 from harness.records.sources import code_hash
 from harness.records.verdict import Rule, rules
-from plots import engine_metrics, scaling
 from plots import run as picture
+from plots import scaling
 from plots.timeline import timeline
 
 PAGE = Path(__file__).resolve().parent / "page"
@@ -43,7 +43,10 @@ def draw(run_dir: Path) -> Path:
     """Writes run.png, and scaling.png if the run scaled; then report.html with them."""
     picture.draw(run_dir)
     scaling.draw(run_dir)
-    engine_metrics.draw(run_dir)
+    if (run_dir / "engine_metrics.parquet").is_file():
+        from plots import engine_metrics  # with pandas
+
+        engine_metrics.draw(run_dir)
     return write(run_dir)
 
 

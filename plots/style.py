@@ -111,6 +111,10 @@ def save(made: Figure, path: Path) -> Path:
     """Writes the figure in the format of `path`. Raises RunError with the path and the operating
     system's words where that fails."""
     with writing(path), replaced(path) as temporary:
+        if path.suffix == ".png" and (layout := made.get_layout_engine()):
+            made.set_dpi(DPI)
+            layout.execute(made)  # savefig does it by drawing all of the figure once more
+            made.set_layout_engine(None)
         # A PDF would else differ by its date at every drawing.
         said = str(made.get_label())
         about = {"CreationDate": None} if path.suffix == ".pdf" else {"Description": said}

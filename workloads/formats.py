@@ -9,11 +9,13 @@ A new CSV format is one line in `CSV_FORMATS`, and a function where its times ar
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.configuration.checks import require
@@ -25,6 +27,7 @@ from workloads.trace import Floats, Ints, Trace, in_order, objects, without_lead
 
 JSON_FORMATS = {b"{": read_json_lines, b"[": read_conversations}
 MAX_YEARS = 200  # nanoseconds of 292 years are more than 64 bits hold
+YEAR_NS = 365 * 86_400 * 1e9
 TIME_OF_DAY = r"^[0-9]{1,5}:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?$"
 
 
@@ -55,10 +58,17 @@ def read(path: Path, provenance: Provenance) -> Trace:
 def azure_times(table: CsvTable, column: str) -> Floats | None:
     """Arrivals from dates with seven digits of a second, more than a float of seconds since 1970
     holds; None for a file with XXX in place of every date."""
-    text = table.columns[column].to_pandas()
-    if text.iloc[0] == "XXX":
+    text = table.columns[column]
+    if text[0].as_py() == "XXX":
         return None
-    times = pd.to_datetime(text, format="ISO8601", utc=True, errors="coerce")
+    with suppress(pa.ArrowException):  # pandas, which tells of the wrong ones, imports for 0.4 s
+        utc = pc.replace_substring_regex(text, r"\+00:00$", "")
+        times_ns: Ints = pc.cast(utc, pa.timestamp("ns")).to_numpy().astype(np.int64)
+        if float(times_ns.max()) - float(times_ns.min()) < MAX_YEARS * YEAR_NS:
+            return (times_ns - times_ns.min()) / 1e9
+    import pandas as pd
+
+    times = pd.to_datetime(text.to_pandas(), format="ISO8601", utc=True, errors="coerce")
     table.require(column, times.notna().to_numpy(), "a date and time")
     near = times.dt.year <= times.dt.year.min() + MAX_YEARS
     table.require(column, near.to_numpy(), f"within {MAX_YEARS} years of the first")
@@ -76,6 +86,8 @@ def times_of_day(table: CsvTable, column: str) -> Floats:
     text = table.columns[column]
     of_day = pc.match_substring_regex(text, TIME_OF_DAY).to_numpy()
     table.require(column, of_day, "a time HH:MM:SS.mmm")
+    import pandas as pd
+
     return seconds(pd.to_timedelta(text.to_pandas()))
 
 
@@ -134,6 +146,7 @@ def read_schedule(path: Path) -> Trace:
     )  # fmt: skip
 
 
-def seconds(durations: pd.Series) -> Floats:
+def seconds(durations: Any) -> Floats:
+    """Of pandas' durations."""
     nanoseconds: Ints = durations.to_numpy().astype("timedelta64[ns]").astype(np.int64)
     return nanoseconds / 1e9

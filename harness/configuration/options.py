@@ -7,13 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
-import harness.configuration.resolvers  # noqa: F401  makes known what configurations interpolate
+import harness.configuration.resolvers
+import harness.configuration.yaml_in_c  # noqa: F401
 from harness.configuration.checks import one_of, require
 from harness.configuration.config import class_of
 from harness.errors import UsageError
+from harness.files import YamlLoader
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 REQUIRED = ("system", "workload")
@@ -117,7 +120,8 @@ def known_device(config: DictConfig, folders: Sequence[Path]) -> None:
     """Raises UsageError for a device that none of `folders` (conf/, and --config-dir) describes: it
     would be a name on figures with the constants of another."""
     files = [path for conf in folders for path in (conf / "hardware" / "device").glob("*.yaml")]
-    known = ["cpu", *sorted(OmegaConf.load(path).device for path in files)]
+    devices = (yaml.load(path.read_text(), YamlLoader).get("device") for path in files)
+    known = ["cpu", *sorted(filter(None, devices))]
     one_of(config.hardware.get("device"), known, "hardware.device")
 
 

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, read_write
 from rich.console import Console
@@ -92,10 +91,10 @@ def intervals_table(runs: Runs) -> Table | None:
     title = f"mean and 95 % interval over {' and '.join(keys)}s, VALID runs"
     shown = (*OVER_SEEDS.values(), "runs")
     table = runs_table(title, heading, shown, min_width=6)
-    found = pd.DataFrame([flattened(run.summary) for _, run in runs]).reindex(columns=[*OVER_SEEDS])
+    found = [flattened(run.summary) for _, run in runs]
     for name, numbers in zip(names, of_setting.values(), strict=True):
-        columns = (found[metric].iloc[numbers] for metric in OVER_SEEDS)
-        cells = ["none" if each.isna().any() else _plus_minus(each.tolist()) for each in columns]
+        columns = ([found[i][key] for i in numbers if key in found[i]] for key in OVER_SEEDS)
+        cells = [_plus_minus(each) if len(each) == len(numbers) else "none" for each in columns]
         table.add_row(escape(name), *cells, str(len(numbers)))
     return table
 
@@ -108,6 +107,8 @@ def _plus_minus(values: Sequence[float]) -> str:
 def write_csv(folder: Path, runs: Runs) -> Path:
     """A row for each run: what was overridden, its folder, hashes, verdict, and every number of its
     summary by dotted name. `python -m harness plots sweep` draws it."""
+    import pandas as pd  # each run imports this module, and no run pandas
+
     rows = [
         {
             **_pairs(overrides), "run": str(run.path),
@@ -124,6 +125,8 @@ def write_csv(folder: Path, runs: Runs) -> Path:
 
 def track(runs: Runs, sweep_id: str, csv: Path) -> None:
     """The sweep's table and plot where its runs are tracked, in their group."""
+    import pandas as pd
+
     table = pd.read_csv(csv)
     swept = [key for key in _pairs(runs[0][0]) if table[key].nunique() > 1]
     swept.sort(key=lambda key: key == "seed")  # drawn over where nothing else was swept

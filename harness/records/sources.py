@@ -11,15 +11,25 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.files import write_text
+
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGES = ("harness", "systems", "workloads")
 SERVING = "harness.running.serve"  # from a prepared run to its numbers
+# What this code found in files, by their content: syntax trees of all of a run's files take as long
+# as the run. Beside downloads (`data.cache_dir`).
+CACHE = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '.')}/.cache"
+OWN = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+NAMED = Path(CACHE) / "elastic-serving-harness" / f"named-{OWN}.json"
+MOST_NAMED = 3000  # files, beyond which it is begun anew
 SHOWN = 3  # changed files that are named in a sentence
 
 
@@ -47,12 +57,16 @@ def sources(config: Mapping[str, Any]) -> dict[str, str]:
 
 @cache
 def _made_by(parts: frozenset[str]) -> dict[str, str]:
-    left, seen = [SERVING, *parts], set[str]()
+    left, seen, num_read = [SERVING, *parts], set[str](), len(_read())
     while left:
         name = left.pop()
         if name not in seen:
             seen.add(name)
             left += _needed(name)
+    if len(_read()) > num_read:
+        with suppress(OSError):  # then the next process reads the files anew
+            NAMED.parent.mkdir(parents=True, exist_ok=True)
+            write_text(NAMED, json.dumps(_read()))
     paths = sorted(path.relative_to(PROJECT).as_posix() for path in map(_file, seen) if path)
     return {path: content(path) for path in paths}
 
@@ -108,19 +122,36 @@ def _file(name: str) -> Path | None:
 
 @cache
 def _needed(name: str) -> frozenset[str]:
-    """The modules that `name`, a module or something in one, needs: those that it imports, those
-    that it names in a string of nothing else, as processes are started, and the packages it is
-    in."""
+    """The modules that `name`, a module or something in one, needs: those that it names, and the
+    packages it is in."""
     parents = {name.rpartition(".")[0]} - {""}
     file = _file(name)
     if file is None:
         return frozenset(parents)
+    found, held = _read(), content(file.relative_to(PROJECT).as_posix())
+    if held not in found:
+        found[held] = sorted(_named(file.read_bytes()))
+    return frozenset(parents.union(found[held]))
+
+
+def _named(source: bytes) -> set[str]:
+    """The modules of this project that `source` imports, and those that it names in a string of
+    nothing else, as processes are started."""
     named: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             named |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             named |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             named.add(node.value)
-    return frozenset(parents | {each for each in named if each.split(".")[0] in PACKAGES})
+    return {each for each in named if each.split(".")[0] in PACKAGES}
+
+
+@cache
+def _read() -> dict[str, list[str]]:
+    """What `_named` found in earlier processes, by the content of the file."""
+    with suppress(OSError, ValueError):
+        found: dict[str, list[str]] = json.loads(NAMED.read_bytes())
+        return found if len(found) < MOST_NAMED else {}
+    return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pandas as pd
+import pyarrow as pa
 
 from harness.cluster import Cluster
 from harness.elastic.instance import ElasticInstance
@@ -60,6 +60,7 @@ def room_across(instances: list[ElasticInstance]) -> int:
 
 def longest_tokens(schedule: Schedule) -> dict[str, int]:
     """The tokens of each model's longest request, prompt and output."""
-    tokens = pd.Series(schedule.prompt_tokens + schedule.output_tokens)
-    longest = tokens.groupby(schedule.model).max()
-    return {str(model): int(most) for model, most in longest.items()}
+    tokens = schedule.prompt_tokens + schedule.output_tokens
+    of_model = pa.table({"model": schedule.model, "tokens": tokens}).group_by("model")
+    longest = of_model.aggregate([("tokens", "max")]).to_pylist()
+    return {row["model"]: row["tokens_max"] for row in longest}

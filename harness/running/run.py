@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from glob import escape
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -43,6 +45,7 @@ class Command:
 def run(config: DictConfig, command: Command) -> float | None:
     """Runs `config`, shows what came of it and returns its `objective`: None of an INVALID run, and
     where none is asked for. Raises InvalidRun with strict=true and an INVALID run."""
+    NoPandas().ask()
     parts = prepare(config)
     # Of a sweep that was killed, a process may still be at this very run, which then is there.
     wait = command.swept and not command.named
@@ -54,6 +57,22 @@ def run(config: DictConfig, command: Command) -> float | None:
     if parts.options.objective is None or finished.invalid:
         return None
     return finished.number(parts.options.objective)
+
+
+class NoPandas(MetaPathFinder):
+    """Finds no pandas. At the first value that it converts pyarrow imports pandas, which takes as
+    long as a small run, to see whether the value is one of pandas': it asks once, and finds none.
+    What uses pandas later still gets it."""
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        if name == "pandas":
+            raise ImportError(name)
+
+    def ask(self) -> None:
+        if "pandas" not in sys.modules:
+            sys.meta_path.insert(0, self)
+            pa.array([0])
+            sys.meta_path.remove(self)
 
 
 @dataclass(frozen=True, slots=True)
