@@ -43,23 +43,27 @@ class PageTables:
         self._compaction: Event | None = None  # one that is under way, or waits for copies
 
     def reconcile(self, requests: Iterable[Request]) -> None:
-        """Has `ids` agree with the pool for `requests`, and takes back what is released."""
+        """Has `ids` agree with the pool for `requests`, and takes back what is released. Of
+        blocks that are reserved for steps to come, the one that is written to first gets the lowest
+        page: those in use stay together. A prompt's stay together for copies."""
         for request_id in [r for r in self.ids if r not in self._pool.held]:
             self._trim(request_id)
-        short = []
+        wanted: list[tuple[int, list[int]]] = []  # (tokens until a block is written to, its pages)
+        size = self._pool.block_tokens
         for request in requests:
             request_id = request.request_id
             self._trim(request_id)
             mine, held = self.ids.setdefault(request_id, {}), self._pool.held.get(request_id, 0)
             for group in self._pool.groups.get(request_id, ()):
                 pages = mine.setdefault(group, [])
-                if len(pages) < held:
-                    short.append((pages, held))
-        if sum(held - len(pages) for pages, held in short) > len(self._free):
+                for index in range(len(pages), held):
+                    ahead = index * size - request.computed_tokens if request.decoding else 0
+                    wanted.append((ahead, pages))
+        if len(wanted) > len(self._free):
             self._take_back()
-        for pages, held in short:
-            while len(pages) < held:
-                pages.append(heapq.heappop(self._free))
+        wanted.sort(key=lambda want: want[0])
+        for _, pages in wanted:
+            pages.append(heapq.heappop(self._free))
 
     def _take_back(self) -> None:
         """What any request holds no longer by the counts. No batch uses it, or it would be

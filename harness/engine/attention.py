@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import embedding_bag, scaled_dot_product_attention
 
-from harness.engine.kv_cache import KvCache
-from harness.engine.work import BatchWork
+from harness.engine.kv_cache import KvCache, table
+from harness.engine.work import BatchWork, Blocks
 
 # Blocks in use, as a share of the cache's front that spans them, below which they are copied
 # together first. A copy reads and writes what the products then read again, hence about a half.
@@ -83,50 +83,44 @@ def _masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, context: int) -> 
     ]
 
 
-class DecodeAttention:
-    """One new token for each of n requests, over as many steps as their blocks allow.
+class DecodeSteps:
+    """Where one new token for each of n requests stands, over as many steps as their blocks allow:
+    the same in all layers.
 
-    Rows: the blocks that the products see, in place (row = block id) or, where the batch's
-    blocks lie scattered, copied together in the order of their first use. Rows beyond those
-    in use are never read. On a CPU, up to KEPT_BYTES, a layer's copy stays for all steps, and each
-    step's tokens are added to it: copying anew took 15 to 40 % of a step.
+    Rows: the blocks that the products see, in place (row = block id) or, where the batch's blocks
+    lie scattered or differ by layer, copied together in the order of their first use. Rows beyond
+    those in use are never read.
     """
 
     def __init__(
-        self, cache: KvCache, positions: npt.NDArray[np.int64], blocks: Sequence[Sequence[int]],
+        self, cache: KvCache, positions: npt.NDArray[np.int64], tables: Sequence[Blocks],
         device: torch.device,
     ) -> None:  # fmt: skip
-        """`positions`: of each request's new token at the first step. `blocks`: every block that
+        """`positions`: of each request's new token at the first step. `tables`: every block that
         a request writes to in any of the steps, in token order."""
-        self._cache, self._device = cache, device
-        self._size = cache.block_tokens
-        self._position = positions.copy()
-        self._table = np.zeros((len(blocks), max(map(len, blocks))), np.int64)
-        for table, ids in zip(self._table, blocks, strict=True):
-            table[: len(ids)] = ids
-        self._rows_table, self._copied = self._assign_rows()
-        num_copied = 0 if self._copied is None else len(self._copied)
-        copied_bytes = 2 * len(cache.keys) * num_copied * cache.keys[0][0].nbytes
-        self._keeps = device.type == "cpu" and copied_bytes <= KEPT_BYTES
-        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # layer -> its copies
+        self.cache, self._device, self._size = cache, device, cache.block_tokens
+        self._position, self._requests = positions.copy(), np.arange(len(positions))
+        self._tables = np.stack([table(blocks) for blocks in tables])
+        self._rows_table, self.copied = self._assign_rows()
         self._last_row = np.maximum.accumulate(self._rows_table, axis=1)
         self._start_rows()
+        self.begin()
 
     def _assign_rows(self) -> tuple[npt.NDArray[np.int64], torch.Tensor | None]:
-        """The table in terms of rows, and the blocks to copy to these rows (None: in place)."""
-        need = np.arange(self._table.shape[1]) * self._size - self._position[:, None]
-        in_use = self._table[need <= 0]
+        """The tables in terms of rows, and of each table the blocks to copy to these rows (None: in
+        place)."""
+        ids = self._tables[0]
+        need = np.arange(ids.shape[1]) * self._size - self._position[:, None]
+        in_use = ids[need <= 0]
         dense = np.count_nonzero(in_use) >= COPY_BELOW * in_use.max()
         own = len(np.unique(in_use)) == len(in_use)
-        if dense and own and self._cache.in_one_piece:
-            return self._table, None
-        order = np.argsort(
-            np.where(self._table > 0, need, need.max() + 1), axis=None, kind="stable"
-        )
-        order = order[: np.count_nonzero(self._table)]
-        rows = np.zeros_like(self._table)
+        if len(self._tables) == 1 and dense and own and self.cache.in_one_piece:
+            return ids, None
+        order = np.argsort(np.where(ids > 0, need, need.max() + 1), axis=None, kind="stable")
+        order = order[: np.count_nonzero(ids)]
+        rows = np.zeros_like(ids)
         rows.flat[order] = np.arange(1, len(order) + 1)
-        blocks = np.concatenate([[0], self._table.flat[order]])
+        blocks = np.pad(self._tables.reshape(len(self._tables), -1)[:, order], ((0, 0), (1, 0)))
         return rows, torch.from_numpy(blocks).to(self._device)
 
     def _start_rows(self) -> None:
@@ -134,47 +128,62 @@ class DecodeAttention:
         num_rows = int(self._rows_table.max()) + 1
         owner = np.zeros(num_rows, np.int64)
         filled = np.zeros(num_rows, np.int64)  # tokens
-        widths = np.arange(self._table.shape[1]) * self._size
-        owner[self._rows_table] = np.arange(len(self._table))[:, None]
+        widths = np.arange(self._rows_table.shape[1]) * self._size
+        owner[self._rows_table] = self._requests[:, None]
         filled[self._rows_table] = np.clip(self._position[:, None] - widths, 0, self._size)
         places = np.arange(self._size)
         bias = np.where(places < filled[:, None], 0.0, -np.inf).astype(np.float32)
-        self._owner = torch.from_numpy(owner).to(self._device)
-        self._bias = torch.from_numpy(bias).to(self._device)[:, None, :]
-        self._requests = np.arange(len(self._table))
+        self.owner = torch.from_numpy(owner).to(self._device)
+        self.bias = torch.from_numpy(bias).to(self._device)[:, None, :]
 
-    def begin_step(self) -> torch.Tensor:
-        """Makes room for each request's next token and returns the cache rows to write it to."""
+    def begin(self) -> None:
+        """Makes room for each request's next token. `cache_rows`: where that goes, by table."""
         column, offset = np.divmod(self._position, self._size)
         at = self._rows_table[self._requests, column]
-        self._new = torch.from_numpy(at).to(self._device), torch.from_numpy(offset).to(self._device)
-        self._bias[self._new[0], 0, self._new[1]] = 0.0
-        self._num_rows = int(self._last_row[self._requests, column].max()) + 1
-        self._width = int(column.max()) + 1
-        table = self._rows_table[:, : self._width].copy()
+        self.new = torch.from_numpy(at).to(self._device), torch.from_numpy(offset).to(self._device)
+        self.bias[self.new[0], 0, self.new[1]] = 0.0
+        self.num_rows = int(self._last_row[self._requests, column].max()) + 1
+        self.width = int(column.max()) + 1
+        rows = self._rows_table[:, : self.width].copy()
         # A row that is only written to later must not be read: its turn has not come.
-        begun = np.arange(self._width) <= column[:, None]
-        table[~begun] = 0
-        self._flat = torch.from_numpy(table.ravel()).to(self._device)
-        self._own = torch.from_numpy(table[begun]).to(self._device)
+        begun = np.arange(self.width) <= column[:, None]
+        rows[~begun] = 0
+        self.flat = torch.from_numpy(rows.ravel()).to(self._device)
+        self.own = torch.from_numpy(rows[begun]).to(self._device)
         starts = np.concatenate([[0], np.cumsum(column + 1)[:-1]])
-        self._starts = torch.from_numpy(starts).to(self._device)
+        self.starts = torch.from_numpy(starts).to(self._device)
         self._position += 1
-        blocks = torch.from_numpy(self._table[self._requests, column]).to(self._device)
-        return self._cache.rows(blocks, self._new[1])
+        blocks = torch.from_numpy(self._tables[:, self._requests, column]).to(self._device)
+        self.cache_rows = self.cache.rows(blocks, self.new[1]).unbind()
+
+
+class DecodeAttention:
+    """One step's new tokens in the layers whose blocks are those of one of the `steps`' tables.
+
+    On a CPU, up to KEPT_BYTES, a layer's copy stays for all steps, and each step's tokens are added
+    to it: copying anew took 15 to 40 % of a step.
+    """
+
+    def __init__(self, steps: DecodeSteps, number: int) -> None:
+        self.steps, self.number, self._cache = steps, number, steps.cache
+        self._copied = None if steps.copied is None else steps.copied[number]
+        num_copied, block = 0 if self._copied is None else len(self._copied), self._cache.keys[0][0]
+        copied_bytes = 2 * len(self._cache.keys) * num_copied * block.nbytes
+        self._keeps = block.device.type == "cpu" and copied_bytes <= KEPT_BYTES
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # layer -> its copies
 
     def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """q, k, v: [n, heads, d] with the cache written. Returns [n, heads, d] in q's dtype."""
         n, heads, head_dim = q.shape
-        rows, size, width = self._num_rows, self._size, self._width
+        rows, width = self.steps.num_rows, self.steps.width
         keys, values = self._blocks(layer, k, v)
-        kv_heads = keys.shape[1]
-        owner, flat = self._owner[:rows], self._flat
+        kv_heads, size = keys.shape[1:3]
+        owner, flat = self.steps.owner[:rows], self.steps.flat
 
         queries = (q * head_dim**-0.5).index_select(0, owner)
         queries = queries.view(rows * kv_heads, heads // kv_heads, head_dim)
         scores = torch.bmm(queries, keys.view(-1, size, head_dim).transpose(1, 2))
-        scores = scores.view(rows, heads, size).float().add_(self._bias[:rows])
+        scores = scores.view(rows, heads, size).float().add_(self.steps.bias[:rows])
         top = scores.amax(-1).index_select(0, flat).view(n, width, heads).amax(1)
         scores.sub_(top.index_select(0, owner)[..., None]).exp_()
         total = self._summed(scores.sum(-1))
@@ -187,31 +196,33 @@ class DecodeAttention:
     def _summed(self, of_rows: torch.Tensor) -> torch.Tensor:
         """[rows, k] to [n, k]: each request's own rows added up. Not padded to the longest request,
         which would make one long context as dear as if all were."""
-        return embedding_bag(self._own, of_rows, self._starts, mode="sum")
+        return embedding_bag(self.steps.own, of_rows, self.steps.starts, mode="sum")
 
     def _blocks(
         self, layer: int, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of the rows in use, [rows, kv_heads, block_tokens, d] each."""
         cached = self._cache.keys[layer], self._cache.values[layer]
+        num_rows = self.steps.num_rows
         if self._copied is None:
             keys, values = cached
         elif not self._keeps:
-            keys, values = (x.index_select(0, self._copied[: self._num_rows]) for x in cached)
+            keys, values = (x.index_select(0, self._copied[:num_rows]) for x in cached)
         elif layer not in self._kept:
             keys, values = self._kept[layer] = self._copy(cached[0]), self._copy(cached[1])
         else:
             keys, values = self._kept[layer]
-            rows, offsets = self._new
+            rows, offsets = self.steps.new
             keys[rows, :, offsets], values[rows, :, offsets] = k, v
-        return keys[: self._num_rows], values[: self._num_rows]
+        return keys[:num_rows], values[:num_rows]
 
     def _copy(self, cached: torch.Tensor) -> torch.Tensor:
         """Copies all rows; a row without a token yet is zeros."""
         assert self._copied is not None
         copy = cached.new_empty((len(self._copied), *cached.shape[1:]))
-        torch.index_select(cached, 0, self._copied[: self._num_rows], out=copy[: self._num_rows])
-        copy[self._num_rows :].zero_()
+        num_rows = self.steps.num_rows
+        torch.index_select(cached, 0, self._copied[:num_rows], out=copy[:num_rows])
+        copy[num_rows:].zero_()
         return copy
 
 
@@ -220,43 +231,50 @@ class CacheAttention:
     chunk tokens, then one token for each decode."""
 
     def __init__(
-        self, cache: KvCache, rows: torch.Tensor, chunks: Sequence[ChunkAttention],
-        decode: DecodeAttention | None, num_chunk_tokens: int,
+        self, cache: KvCache, batch: BatchWork, blocks: Blocks, steps: DecodeSteps | None,
+        number: int,
     ) -> None:  # fmt: skip
-        """`rows`: where the cache keeps the tokens, from KvCache.rows."""
-        self._cache, self._rows = cache, rows
-        self._chunks, self._decode = chunks, decode
-        self._num_chunk_tokens = num_chunk_tokens
+        """`blocks`: those of the table with this `number`, of the `steps`' too."""
+        self._cache = cache
+        self._chunks, self._chunk_rows, self._start, size = [], [], 0, cache.block_tokens
+        for (context, num_tokens, _), mine in zip(batch.chunks, blocks, strict=False):
+            total, device = context + num_tokens, cache.keys[0].device
+            ids = torch.tensor(mine[: -(-total // size)], dtype=torch.int64, device=device)
+            self._chunks.append(ChunkAttention(self._start, num_tokens, context, ids))
+            at = torch.arange(context, total, device=device)
+            self._chunk_rows.append(cache.rows(ids.index_select(0, at // size), at % size))
+            self._start += num_tokens
+        self._decode = None if steps is None else DecodeAttention(steps, number)
 
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
         """q, k, v: [tokens, heads, d]. Gives [tokens, heads, d]."""
-        self._cache.write(layer, self._rows, k, v)
+        self._cache.write(layer, self._cache_rows(), k, v)
         parts = [chunk.run(self._cache, layer, q, k, v) for chunk in self._chunks]
         if self._decode is not None:
-            new = (x[self._num_chunk_tokens :] for x in (q, k, v))
+            new = (x[self._start :] for x in (q, k, v))
             parts.append(self._decode.run(layer, *new))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def advance(self) -> None:
-        """The next iteration of a batch of decodes."""
         assert self._decode is not None, "chunks run for one iteration"
-        self._rows = self._decode.begin_step()
+        self._decode.steps.begin()
+
+    def _cache_rows(self) -> torch.Tensor:
+        """Where the cache keeps the new tokens."""
+        if self._decode is None:
+            return torch.cat(self._chunk_rows)
+        rows = self._decode.steps.cache_rows[self._decode.number]
+        return torch.cat((*self._chunk_rows, rows)) if self._chunk_rows else rows
 
 
-def cache_attention(cache: KvCache, batch: BatchWork, device: torch.device) -> CacheAttention:
-    attentions, rows, start, size = [], [], 0, cache.block_tokens
-    for (context, num_tokens, _), blocks in zip(batch.chunks, batch.blocks, strict=False):
-        total = context + num_tokens
-        ids = torch.tensor(blocks[: -(-total // size)], dtype=torch.int64, device=device)
-        attentions.append(ChunkAttention(start, num_tokens, context, ids))
-        at = torch.arange(context, total, device=device)
-        rows.append(cache.rows(ids.index_select(0, at // size), at % size))
-        start += num_tokens
-    decode = None
+def cache_attentions(
+    cache: KvCache, batch: BatchWork, tables: Sequence[Blocks], device: torch.device
+) -> list[CacheAttention]:
+    """As `Kernels.attentions`."""
+    steps = None
     if batch.decodes:
-        positions = np.array(batch.decodes, np.int64)
-        decode = DecodeAttention(cache, positions, batch.blocks[len(batch.chunks) :], device)
-        rows.append(decode.begin_step())
-    return CacheAttention(cache, torch.cat(rows), attentions, decode, start)
+        decodes = [blocks[len(batch.chunks) :] for blocks in tables]
+        steps = DecodeSteps(cache, np.array(batch.decodes, np.int64), decodes, device)
+    return [CacheAttention(cache, batch, each, steps, i) for i, each in enumerate(tables)]

@@ -6,13 +6,13 @@ Everything else of the engine sees these protocols alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 
 from harness.engine.kv_cache import KvCache
-from harness.engine.work import BatchWork
+from harness.engine.work import BatchWork, Blocks
 
 # Query and key heads [tokens, heads, head_dim] to the same, rotated; it may write to what it gets.
 Rotation = Callable[[torch.Tensor], torch.Tensor]
@@ -28,7 +28,7 @@ class BatchAttention(Protocol):
         """q, k, v: [tokens, heads, head_dim]. Gives [tokens, heads, head_dim]."""
 
     def advance(self) -> None:
-        """The next iteration of a batch of decodes."""
+        """The next iteration of a batch of decodes, here and for those made beside it."""
 
 
 class Linear(Protocol):
@@ -50,10 +50,13 @@ class Kernels(Protocol):
     def name(self) -> str:
         """What a run's manifest says."""
 
-    def attention(self, cache: KvCache, batch: BatchWork) -> BatchAttention:
-        """The attention of `batch`, whose KV of these and earlier tokens is in `cache`. All of a
-        cache's blocks are written and read by the same kernels: they differ in how keys lie in a
-        block."""
+    def attentions(
+        self, cache: KvCache, batch: BatchWork, tables: Sequence[Blocks]
+    ) -> Sequence[BatchAttention]:
+        """The attention of `batch`, whose KV of these and earlier tokens is in `cache`: one for
+        each of `tables`, the blocks that it has in some of the layers. They advance together. All
+        of a cache's blocks are written and read by the same kernels: they differ in how keys lie
+        in a block."""
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """The product with a weight [out, in], which may be packed to a copy."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.weights import torch_dtype
+from harness.engine.work import Blocks
 from harness.model_spec import ModelSpec
 
 
@@ -38,9 +41,10 @@ class KvCache:
         self._value_rows = [_rows(tensor) for tensor in values]
 
     def rows(self, blocks: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """The rows where tokens at (block, offset in it) lie: indices for `write`, token-major."""
+        """The rows where tokens at (block, offset in it) lie: indices for `write`, token-major. Of
+        several tables' `blocks`, [tables, tokens], by table."""
         first = blocks * self._block_rows + offsets
-        return (first[:, None] + self._head_rows).flatten()
+        return (first[..., None] + self._head_rows).flatten(-2)
 
     def write(self, layer: int, rows: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Stores k and v, [tokens, kv_heads, head_dim], at `rows`."""
@@ -53,6 +57,14 @@ class KvCache:
         k = self.keys[layer].index_select(0, blocks).transpose(0, 1)
         v = self.values[layer].index_select(0, blocks).transpose(0, 1)
         return k.flatten(1, 2), v.flatten(1, 2)
+
+
+def table(blocks: Blocks) -> npt.NDArray[np.int64]:
+    """The block ids of each request, [requests, blocks], with zeros behind them."""
+    lengths = np.array([len(ids) for ids in blocks])
+    found = np.zeros((len(lengths), lengths.max()), np.int64)
+    found[np.arange(found.shape[1]) < lengths[:, None]] = [i for ids in blocks for i in ids]
+    return found
 
 
 def _rows(blocks: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,7 @@ from harness.engine.mesh import Peers
 from harness.engine.model import Attend
 from harness.engine.runner import Runner
 from harness.engine.transport import Header, PeerLost, of_kind
-from harness.engine.work import HoldWork, Part, StageWork
+from harness.engine.work import BatchWork, HoldWork, Part, StageWork
 
 Answer = tuple[int, int, int, str]  # batch, step, layer, holder
 
@@ -35,18 +35,25 @@ class RoutedAttention:
         self._lock = threading.Lock()
 
     def routed(self, work: StageWork, own: list[BatchAttention], step: Callable[[], int]) -> Attend:
-        """Attention of a stage: page group by page group, each part where its KV is. The parts
-        that are this worker's are added to `own`. `step()`: the one that runs."""
-        plans: dict[int, list[tuple[Part, torch.Tensor | None, BatchAttention | None]]] = {}
-        for group, parts in work.groups.items():
-            plans[group] = []
-            for part in parts:
-                rows = None if len(parts) == 1 else self._rows(work, part)
-                mine = None
-                if part.holder == self._name:
-                    mine = self._runner.attention(part.of(work.batch))
-                    own.append(mine)
-                plans[group].append((part, rows, mine))
+        """Attention of a stage: page group by page group, each part where its KV is. Of the parts
+        that are this worker's, those to be advanced are added to `own`. `step()`: the one that
+        runs."""
+        here = {g: p for g, parts in work.groups.items() for p in parts if p.holder == self._name}
+        mine: dict[int, BatchAttention] = {}
+        for alike in attentions_of(self._runner, work.batch, here):
+            own.append(next(iter(alike.values())))
+            mine |= alike
+        plans = {
+            group: [
+                (
+                    part,
+                    None if len(parts) == 1 else self._rows(work, part),
+                    mine[group] if part.holder == self._name else None,
+                )
+                for part in parts
+            ]
+            for group, parts in work.groups.items()
+        }
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             parts = plans[layer // work.page_layers]
@@ -141,12 +148,28 @@ def _taken(tensor: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
     return tensor if rows is None else tensor.index_select(0, rows)
 
 
+def attentions_of(
+    runner: Runner, batch: BatchWork, parts: Mapping[int, Part]
+) -> list[dict[int, BatchAttention]]:
+    """The attention of one worker's `parts` of a batch, by page group. Groups that have the same
+    requests stand together: one step of any of them is a step of all."""
+    alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for group, part in parts.items():
+        alike.setdefault((tuple(part.chunks), tuple(part.decodes)), []).append(group)
+    found = []
+    for groups in alike.values():
+        tables = [parts[group].blocks for group in groups]
+        attentions = runner.attentions(parts[groups[0]].of(batch), tables)
+        found.append(dict(zip(groups, attentions, strict=True)))
+    return found
+
+
 @dataclass(slots=True)
 class _Held:
-    """What a holder keeps for one page group of a batch's stage."""
+    """What a holder keeps for page groups of a batch's stage that have the same requests."""
 
     work: HoldWork
-    attention: BatchAttention
+    attentions: Mapping[int, BatchAttention]
     step: int = 0
 
 
@@ -175,8 +198,8 @@ class LentAttention:
             return
         mine = self._holds.setdefault(work.number, {})
         with torch.inference_mode():
-            for group, part in work.groups.items():
-                mine[group] = _Held(work, self._runner.attention(part.of(work.batch)))
+            for alike in attentions_of(self._runner, work.batch, work.groups):
+                mine |= dict.fromkeys(alike, _Held(work, alike))
         for name, header, payload in self._early.pop(work.number, ()):
             self._attend_for(name, header, payload)
 
@@ -185,8 +208,8 @@ class LentAttention:
         self._early.pop(batch, None)
 
     def _attend_for(self, name: str, header: Header, payload: bytes) -> None:
-        batch, layer = header["batch"], header["layer"]
-        held = self._holds.get(batch, {}).get(header["group"])
+        batch, layer, group = header["batch"], header["layer"], header["group"]
+        held = self._holds.get(batch, {}).get(group)
         if held is None:
             if batch not in self._over:
                 self._early.setdefault(batch, []).append((name, header, payload))
@@ -195,10 +218,10 @@ class LentAttention:
         try:
             with torch.inference_mode(), self._over.writing(batch, "attend"):
                 if header["step"] > held.step:
-                    held.attention.advance()
+                    held.attentions[group].advance()
                     held.step += 1
                 q, k, v = self._qkv(payload, header["tokens"])
-                out = held.attention(layer, q, k, v)
+                out = held.attentions[group](layer, q, k, v)
             self._peers.send(name, held.work.requester_path, out, answer)
         except (PeerLost, Abandoned):
             self._holds.pop(batch, None)

@@ -6,7 +6,7 @@ ids but no requests, no pool and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Layer
 from harness.engine.model import Attend, Step, TransformerDecoder
 from harness.engine.padding import padded
-from harness.engine.work import BatchWork
+from harness.engine.work import BatchWork, Blocks
 from harness.model_spec import ModelSpec
 
 
@@ -52,8 +52,12 @@ class Runner:
         return ends
 
     def attention(self, batch: BatchWork) -> BatchAttention:
-        """The attention of all of `batch`, whose KV is here."""
-        return self._decoder.kernels.attention(self._cache, batch)
+        """The attention of all of `batch`, whose KV is here, in all layers in the same blocks."""
+        return self.attentions(batch, [batch.blocks])[0]
+
+    def attentions(self, batch: BatchWork, tables: Sequence[Blocks]) -> Sequence[BatchAttention]:
+        """The same where layers differ: one for each of `tables`, as `Kernels.attentions`."""
+        return self._decoder.kernels.attentions(self._cache, batch, tables)
 
     def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
         """`ids`: of the step's tokens. Gives their rows and those of padding."""

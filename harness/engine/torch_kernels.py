@@ -3,15 +3,17 @@ others with."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn.functional import rms_norm
 
-from harness.engine.attention import CacheAttention, cache_attention
-from harness.engine.kernels import Linear, Rotation
+from harness.engine.attention import cache_attentions
+from harness.engine.kernels import BatchAttention, Linear, Rotation
 from harness.engine.kv_cache import KvCache
 from harness.engine.linear import TorchLinear, packed
 from harness.engine.weights import torch_dtype
-from harness.engine.work import BatchWork
+from harness.engine.work import BatchWork, Blocks
 from harness.model_spec import ModelSpec
 
 
@@ -29,8 +31,10 @@ class TorchKernels:
         self._cos = torch.cat((cos, cos), -1).to(device, dtype)
         self._sin = sin.to(device, dtype)
 
-    def attention(self, cache: KvCache, batch: BatchWork) -> CacheAttention:
-        return cache_attention(cache, batch, self._device)
+    def attentions(
+        self, cache: KvCache, batch: BatchWork, tables: Sequence[Blocks]
+    ) -> Sequence[BatchAttention]:
+        return cache_attentions(cache, batch, tables, self._device)
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         return TorchLinear(packed(weight), bias)

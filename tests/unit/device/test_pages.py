@@ -241,3 +241,19 @@ def test_pages_that_moved_away_are_taken_back_where_they_are_needed() -> None:
     tables.reconcile([second])
     assert set(tables.ids[0]) == {0, 1}
     tables.check()
+
+
+def test_the_first_to_need_a_block_gets_the_lowest_page_and_a_prompts_stay_together() -> None:
+    pool = PagePool(20, 4, 2)
+    tables = PageTables(pool, [range(20)], 0)
+    far, near = Request(0, 0.0, "m", 8, 9), Request(1, 0.0, "m", 8, 9)
+    for request in (far, near):
+        assert pool.grow(request, 8)
+    tables.reconcile([far, near])
+    assert tables.ids == {0: {0: [0, 1], 1: [2, 3]}, 1: {0: [4, 5], 1: [6, 7]}}
+    for request, computed in ((far, 8), (near, 11)):
+        request.computed_tokens, request.generated_tokens = computed, computed - 7
+        assert pool.grow(request, 16)
+    tables.reconcile([far, near])
+    assert [tables.ids[r.request_id][0][2] for r in (far, near)] == [10, 8]
+    assert [tables.ids[r.request_id][0][3] for r in (far, near)] == [14, 12]

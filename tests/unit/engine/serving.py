@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import mmap
 import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +16,25 @@ import torch
 
 from harness.device.block_pool import BlockPool
 from harness.device.caching_pool import CachingPool
+from harness.elastic.device_layout import DeviceLayout, memory_for_blocks
+from harness.elastic.page_pool import PagePool
+from harness.elastic.page_tables import PageTables
 from harness.engine.attention_choice import kernels_of
 from harness.engine.block_tables import BlockTables, SlabTables
+from harness.engine.config import TorchElasticConfig
+from harness.engine.device_buffer import DeviceBuffer
+from harness.engine.in_flight import InFlight
 from harness.engine.kv_cache import new_cache
 from harness.engine.kv_memory import KvMemory
 from harness.engine.layout import model_in, write_model
 from harness.engine.linear import LoadedLayers
 from harness.engine.model import TransformerDecoder
 from harness.engine.node_files import OpenFile
+from harness.engine.paced_links import LinkPath
 from harness.engine.runner import Runner
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import DECODE, ENCODE, of_kind
-from harness.engine.work import BatchWork
+from harness.engine.work import BatchWork, Part, StageWork
 from harness.model_spec import ModelSpec
 from harness.pooled.blocks import SlabPool, device_shape
 from harness.pooled.plan import MemoryPlan
@@ -95,21 +105,26 @@ class Server:
     """A pool, block tables and a token book around a runner."""
 
     def __init__(
-        self, runner: Runner, pool: BlockPool, tables: BlockTables | SlabTables, vocab_size: int
-    ) -> None:
+        self, runner: Runner, pool: BlockPool, tables: BlockTables | SlabTables | PageTables,
+        vocab_size: int,
+    ) -> None:  # fmt: skip
         self.runner, self.pool, self.tables, self.vocab_size = runner, pool, tables, vocab_size
         self.book = TokenBook(seed=0)
 
     def execute(self, batch: Batch, max_steps: int = 1) -> None:
-        """What `TorchInstance.execute` does, in this process; the pool has been grown."""
+        """What an instance's `execute` does, in this process; the pool has been grown."""
         self.tables.reconcile(batch.requests)
         work = self.book.work(batch, self.vocab_size)
-        work.blocks = [self.tables.ids[request.request_id] for request in batch.requests]
-        for tokens in self.runner.steps(of_kind(BatchWork, DECODE(ENCODE(work))), max_steps):
+        ids = [self.tables.ids[request.request_id] for request in batch.requests]
+        for tokens in self.steps(work, ids, max_steps):
             self.book.count(batch, tokens)
         for request in batch.requests:
             if request.finished:
                 self.pool.release(request)
+
+    def steps(self, work: BatchWork, ids: Any, max_steps: int) -> Iterable[list[int]]:
+        work.blocks = ids
+        return self.runner.steps(of_kind(BatchWork, DECODE(ENCODE(work))), max_steps)
 
     def evict(self, request: Request) -> None:
         self.pool.release(request)
@@ -181,3 +196,80 @@ def slabbed(
     decoder = TransformerDecoder(spec, ends, kernels_of(attention, spec, CPU))
     runner = Runner(spec, decoder, layers, cache, CPU)
     return Server(runner, pool, SlabTables(pool, slab_bytes), spec.vocab_size)
+
+
+class _Jobs:
+    """A worker's command loop without its process: jobs of all streams, in order."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._tokens: list[list[int]] = []
+        self.put = self._jobs.append
+
+    def stream(self, name: str) -> _Jobs:
+        return self
+
+    def begin(self, seq: int) -> threading.Event:
+        return threading.Event()
+
+    def answer(self, seq: int, *, last: bool = True, **values: Any) -> None:
+        if not last:
+            self._tokens.append(values["tokens"])
+
+    def run(self) -> list[list[int]]:
+        """The tokens of each step."""
+        while self._jobs:
+            self._jobs.popleft()()
+        found, self._tokens[:] = [*self._tokens], []
+        return found
+
+
+class ElasticServer(Server):
+    """Batches whose layers and KV are all on one elastic worker."""
+
+    _number = 0
+    _page_layers = 1
+
+    def __init__(self, runner: Runner, pool: PagePool, tables: PageTables, spec: ModelSpec) -> None:
+        super().__init__(runner, pool, tables, spec.vocab_size)
+        config = TorchElasticConfig(
+            paced=False, layer_s=0.0, token_s=0.0, chunk_bytes=1, host_kv_bytes=1
+        )
+        self._jobs: Any = _Jobs()
+        nobody: Any = None
+        self._in_flight = InFlight("own", runner, config, self._jobs, nobody)
+
+    def steps(self, work: BatchWork, ids: Any, max_steps: int) -> list[list[int]]:
+        self._number += 1
+        everyone = [*range(len(work.chunks))], [*range(len(work.decodes))]
+        groups = {g: [Part("own", *everyone, [pages[g] for pages in ids])] for g in ids[0]}
+        stage = StageWork(
+            self._number, work, range(self.runner.spec.num_layers), self._page_layers, max_steps,
+            None, groups, previous=None, following=None, first="own",
+            following_path=LinkPath((), None, 0.0), holder_paths={},
+        )  # fmt: skip
+        self._in_flight.at_once["stage"](DECODE(ENCODE({"work": stage, "seq": self._number})))
+        tokens: list[list[int]] = self._jobs.run()
+        return tokens
+
+
+def elastic(
+    spec: ModelSpec, num_blocks: int, block_tokens: int, attention: str = "torch"
+) -> ElasticServer:
+    """As an elastic worker has it, each layer's KV in pages of its own."""
+    memory_bytes = memory_for_blocks(spec, block_tokens, num_blocks)
+    layout = DeviceLayout(spec, memory_bytes, block_tokens, ElasticServer._page_layers)
+    kernels = kernels_of(attention, spec, CPU)
+    buffer = DeviceBuffer(layout, CPU, kernels.linear)
+    buffer.fill(range(spec.num_layers))
+    decoder = TransformerDecoder(spec, buffer.ends, kernels)
+    runner = Runner(spec, decoder, buffer.layers, buffer.cache, CPU)
+    pool = PagePool(layout.num_pages(), block_tokens, layout.num_groups)
+    return ElasticServer(runner, pool, PageTables(pool, layout.pages(()), 0), spec)
+
+
+def served(memory: str, layers: LoadedLayers, buffer: torch.Tensor, *how: Any) -> Server:
+    """Of the `memory` named, by the function of that name."""
+    if memory == "elastic":
+        return elastic(*how)
+    return paged(layers, *how) if memory == "paged" else slabbed(buffer, *how)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.engine.attention import cache_attention
+from harness.engine.attention import cache_attentions
 from harness.engine.given_up import Abandoned, GivenUp
 from harness.engine.kv_cache import KvCache
 from harness.engine.paced_links import LinkPath
@@ -66,7 +66,7 @@ def runner_of(cache: KvCache) -> Any:
     return SimpleNamespace(
         device=CPU,
         spec=SimpleNamespace(num_heads=HEADS, num_kv_heads=HEADS, head_dim=HEAD_DIM),
-        attention=lambda batch: cache_attention(cache, batch, CPU),
+        attentions=lambda batch, tables: cache_attentions(cache, batch, tables, CPU),
     )
 
 

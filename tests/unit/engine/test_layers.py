@@ -3,12 +3,12 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from harness.engine import attention
-from harness.engine.attention import cache_attention
 from harness.engine.linear import TorchLinear
 from harness.engine.padding import padding_rows
 from harness.engine.warm_up import warm_up
@@ -36,7 +36,7 @@ def test_layer_ranges_in_turn_equal_the_whole(split: int) -> None:
     runner = runner_of(loaded(SPEC), SPEC)
     with torch.inference_mode():
         work = chunks_of(True, False)
-        step, _ = runner.step(work, cache_attention(runner._cache, work, CPU))
+        step, _ = runner.step(work, runner.attention(work))
         hidden = runner.embed(torch.tensor(PROMPT + PROMPT[:9]), step)
         whole = runner.forward(hidden, step, 0, SPEC.num_layers)
         first = runner.forward(hidden, step, 0, split)
@@ -86,7 +86,7 @@ def test_padding_changes_no_token() -> None:
     """39 rows are padded; the same chunks one by one are not."""
     runner = runner_of(loaded(SPEC), SPEC)
     work = chunks_of(True, True)
-    step, _ = runner.step(work, cache_attention(runner._cache, work, CPU))
+    step, _ = runner.step(work, runner.attention(work))
     assert step.num_padding_rows > 0
     (together,) = runner.steps(work, 1)
     apart = [next(runner.steps(chunks_of(True, of=[chunk]), 1)) for chunk in CHUNKS]
@@ -99,7 +99,7 @@ def test_padding_changes_no_token_of_decodes() -> None:
     assert list(runner.steps(chunks_of(False), 1)) == [[]]
     tokens, blocks = list(range(33)), [[1 + token] for token in range(33)]
     work = decodes_of(tokens, 3, blocks)
-    step, _ = runner.step(work, cache_attention(runner._cache, work, CPU))
+    step, _ = runner.step(work, runner.attention(work))
     assert step.num_padding_rows == 1
     together = list(runner.steps(work, 3))
     apart = [
@@ -146,9 +146,8 @@ def test_decodes_of_scattered_blocks_see_the_tokens_of_earlier_steps(
     size, start = runner._cache.block_tokens, 5
     chunks = chunks_of(True, True, of=[(PROMPT[:start], each) for each in blocks])
     (tokens,) = runner.steps(chunks, 1)
-    decode = cache_attention(runner._cache, decodes_of(tokens, start, blocks), CPU)._decode
-    assert decode is not None
-    assert decode._keeps == (kept_bytes > 0)
+    decodes: Any = runner.attention(decodes_of(tokens, start, blocks))
+    assert decodes._decode._keeps == (kept_bytes > 0)
     at_once = list(runner.steps(decodes_of(tokens, start, blocks), 2 * size))
     one_by_one, given = [], tokens
     for position in range(start, start + 2 * size):

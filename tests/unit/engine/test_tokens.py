@@ -14,7 +14,7 @@ from harness.engine.linear import LoadedLayers
 from harness.request import Batch, Prompt, Request
 from systems.serving.iteration import Limits, schedule_iteration
 from tests.unit.engine.conftest import Family
-from tests.unit.engine.serving import SPEC, in_flat_buffer, loaded, paged, slabbed
+from tests.unit.engine.serving import SPEC, in_flat_buffer, loaded, paged, served
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ lengths = st.lists(st.tuples(st.integers(1, 45), st.integers(1, 9)), min_size=1,
     block_tokens=st.sampled_from([1, 4, 16]),
     slack=st.integers(0, 60),
     seed=st.integers(0, 2**16),
-    pooled=st.booleans(),
+    memory=st.sampled_from(["paged", "slabbed", "elastic"]),
 )
 def test_any_schedule_gives_the_greedy_tokens(
     family: Family,
@@ -61,15 +61,12 @@ def test_any_schedule_gives_the_greedy_tokens(
     block_tokens: int,
     slack: int,
     seed: int,
-    pooled: bool,
+    memory: str,
 ) -> None:
     requests = [Request(i, 0.0, "test", prompt, out) for i, (prompt, out) in enumerate(lengths)]
     longest = max(prompt + out for prompt, out in lengths)
     num_blocks = -(-longest // block_tokens) + slack
-    if pooled:
-        server = slabbed(buffer, family.spec, num_blocks, block_tokens)
-    else:
-        server = paged(layers, family.spec, num_blocks, block_tokens)
+    server = served(memory, layers, buffer, family.spec, num_blocks, block_tokens)
     server.serve_at_random(requests, np.random.default_rng(seed))
     for request in requests:
         assert server.book.generated[request.request_id] == greedy_tokens(family, request)
