@@ -29,9 +29,13 @@ def aiperf_result(run: FinishedRun) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one, samples in seen.by("aiperf"):
         values = samples.values
-        if one.quantity in ("requests/s", "tokens/s"):
-            found[one.name] = {"unit": one.quantity.replace("/s", "/sec"), "avg": float(values[0])}
-        elif len(values):
+        if not len(values):
+            continue
+        if one.is_one_number:
+            rate = one.quantity.removeprefix("good ").replace("/s", "/sec")
+            unit = rate if one.is_rate else "ratio"
+            found[one.name] = {"unit": unit, "avg": float(values[0])}
+        else:
             found[one.name] = _distribution("ms", values * one.unit)
     found |= {
         "input_sequence_length": _distribution("tokens", prompts),

@@ -9,23 +9,29 @@ GuideLLM 0.8.1 (schemas/base/request_stats.py, benchmark/schemas/metrics.py) and
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from harness.errors import UsageError
+from harness.records.attainment import good_requests
 from harness.records.run_folder import FinishedRun
-from harness.records.token_log import Floats, TokenLog, floats
+from harness.records.slo import slo_of
+from harness.records.token_log import Bools, Floats, TokenLog, floats
 
-Quantity = Literal["TTFT", "E2E", "TPOT", "E2E a token", "gaps", "requests/s", "tokens/s"]
+Quantity = Literal[
+    "TTFT", "E2E", "TPOT", "E2E a token", "gaps", "requests/s", "tokens/s", "good requests/s",
+    "good share",
+]  # fmt: skip
 Anchor = Literal["arrival", "sent"]
 Of = Literal["all", "completed", "streamed"]  # streamed: completed, with several tokens
 Each = Literal["request", "token", "chunk"]
 Percentiles = Literal["linear", "inverted_cdf"]
 Names = Mapping[str, float | str]  # a tool's, of what `distribution` computes
 HARNESS, IP = "harness", "inference-perf"
+NEEDS_SEVERAL_TOKENS = {"aiperf": {"tpot"}, IP: {"ttft", "tpot"}}  # latencies to limit
+OF_TOOLS = {"ttft", "tpot", "e2e"}  # limits that tools have, each with one for all models
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,15 @@ class Definition:
     def percentiles(self) -> Percentiles:
         """What the tool's are, by numpy's name for the method."""
         return "inverted_cdf" if self.tool == "guidellm" else "linear"
+
+    @property
+    def is_rate(self) -> bool:
+        return self.quantity.endswith("/s")
+
+    @property
+    def is_one_number(self) -> bool:
+        """A rate or a share: it has no percentiles."""
+        return self.is_rate or self.quantity == "good share"
 
 
 DEFINITIONS = (
@@ -87,12 +102,19 @@ DEFINITIONS = (
     Definition("tokens/s", "vllm", "output_throughput", "sent", "completed", "token"),
     Definition("tokens/s", "aiperf", "output_token_throughput", "sent", "completed", "token"),
     Definition("tokens/s", IP, "output_tokens_per_sec", "sent", "completed", "token"),
+    Definition("good requests/s", HARNESS, "goodput_per_s", "arrival", "all", "request"),
+    Definition("good requests/s", "vllm", "request_goodput", "sent", "completed", "request"),
+    Definition("good requests/s", "aiperf", "goodput", "sent", "completed", "request"),
+    Definition("good requests/s", IP, "request_goodput", "sent", "completed", "request"),
+    Definition("good share", HARNESS, "slo_attainment.request", "arrival", "all", "request"),
+    Definition("good share", "aiperf", "good_request_fraction", "sent", "all", "request"),
+    Definition("good share", IP, "goodput_percentage", "sent", "completed", "request", 1e2),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """`values` [n] in seconds, or one rate per second; each counts `weights` [n] times."""
+    """`values` [n] in seconds, or one rate per second or share; each counts `weights` [n] times."""
 
     values: Floats
     weights: Floats
@@ -105,11 +127,13 @@ class Samples:
 
 
 class Seen:
-    """A requests table as definitions see it. `logs`: of each `Of`. `window_s`: from each anchor's
-    first time to the last token, of arrivals to the last arrival where that is later; of a tool it
-    is the benchmark's duration. `lengths`: tokens of the prompts and of the answers [completed]."""
+    """A run as definitions see it, with good requests by the SLO that judged it. `logs`: of each
+    `Of`. `window_s`: from each anchor's first time to the last token, of arrivals to the last
+    arrival where that is later; of a tool it is the benchmark's duration. `lengths`: tokens of the
+    prompts and of the answers [completed]."""
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, run: FinishedRun) -> None:
+        table, self._slo, self._times_known = run.requests, slo_of(run.summary), run.times_known
         log = TokenLog.from_table(table)
         streamed = log.completed & (log.num_tokens > 1)
         self.logs = {"all": log, "completed": log.of(log.completed), "streamed": log.of(streamed)}
@@ -127,10 +151,8 @@ class Seen:
         log, quantity, each = self.logs[one.of], one.quantity, one.each
         if quantity == "gaps":
             return equal(log.itl_chunk_s() if each == "chunk" else log.tbt_s())
-        if quantity in ("requests/s", "tokens/s"):
-            count = len(log.times_s) if quantity == "tokens/s" else len(log)
-            window_s = self.window_s[one.anchor]
-            return equal(np.array([count / window_s] if window_s > 0 else []))
+        if one.is_one_number:
+            return self._one_number(one)
         begin_s = log.arrival_s if one.anchor == "arrival" else log.sent_s
         tokens = log.num_tokens.astype(np.float64)
         values = {
@@ -144,10 +166,41 @@ class Seen:
         there = np.isfinite(values)
         return Samples(values[there], weights[there])
 
+    def _one_number(self, one: Definition) -> Samples:
+        """A rate over the window, or a share of requests; inference-perf's window of good ones is
+        that of completed ones, and AIPerf's share is of requests that ended."""
+        log, over = self.logs[one.of], self.window_s[one.anchor]
+        count = len(log.times_s) if one.quantity == "tokens/s" else len(log)
+        if one.quantity.startswith("good"):
+            good = self._good(one, log)
+            if good is None or not len(log):
+                return equal(np.array([]))
+            count = int(good.sum())
+            if one.tool == IP:
+                over = float(log.last_s.max() - log.sent_s.min())
+        if not one.is_rate:
+            ended = log.completed | log.failed
+            over = float(ended.sum() if one.tool == "aiperf" else len(log))
+        return equal(np.array([count / over] if over > 0 else []))
+
+    def _good(self, one: Definition, log: TokenLog) -> Bools | None:
+        """Which requests of `log` are good. None: the tool has no such limits, of single tokens or
+        of single models."""
+        log = log if one.anchor == "arrival" else replace(log, arrival_s=log.sent_s)
+        good = good_requests(log, self._slo, times_known=self._times_known)
+        if one.tool == HARNESS:
+            return good
+        limits_s = [self._slo.limits_s(model) for model in log.models]
+        kinds = limits_s[0].keys()
+        if not kinds <= OF_TOOLS or any(each != limits_s[0] for each in limits_s):
+            return None
+        several = kinds & NEEDS_SEVERAL_TOKENS.get(one.tool, set())
+        return good & (log.num_tokens > 1) if several else good
+
 
 def seen_by(run: FinishedRun, tool: str) -> Seen:
     """Raises UsageError where no request completed, or none is known to have been sent."""
-    seen = Seen(run.requests)
+    seen = Seen(run)
     if not len(seen.logs["completed"]):
         told = f"no request of {run.path} completed: {tool}'s file would have no number"
         raise UsageError(told)

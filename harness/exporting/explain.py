@@ -2,11 +2,11 @@
 
 Each quantity of a finished run is computed by the definition of this harness, of vLLM's benchmark,
 AIPerf, GuideLLM and inference-perf, whose definitions llm-d's report has. Beside each stands what
-makes its mean differ from ours: counting from the sending, leaving out requests that failed, or
-counting each request by its tokens. With the result FILE of one of these tools its own means stand
-beside those of the run. What is left between the two is no matter of definitions: another run,
-clock or server. FILE alone: what its own numbers are by the tool's definitions, and how these
-differ from ours.
+makes its mean differ from ours: counting from the sending, leaving out requests that failed,
+counting each request by its tokens, or, of good requests, the tool's own rules. With the result
+FILE of one of these tools its own means stand beside those of the run. What is left between the two
+is no matter of definitions: another run, clock or server. FILE alone: what its own numbers are by
+the tool's definitions, and how these differ from ours.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ WHY = {
     "streamed": "completed requests of several tokens",
     "token": "weighted by tokens",
     "chunk": "one sample a chunk",
+    "aiperf": "no answer of one token meets a limit on TPOT; a share of requests that ended",
+    IP: "no answer of one token meets a limit on TTFT or TPOT; window of completed requests",
 }
 RATE_WHY = WHY | {"sent": "window begins with the first sending"}
 PARTS = ("anchor", "of", "each")  # of a Definition
@@ -55,11 +57,11 @@ def ours_of(one: Definition) -> Definition:
 
 def reasons(seen: Seen, ours: Definition, theirs: Definition) -> list[tuple[str, float]]:
     """What changes our mean to theirs, step by step, and by how much: first the anchor, then the
-    requests, then the samples. A step that changes nothing in this run is left out."""
-    words = RATE_WHY if ours.quantity.endswith("/s") else WHY
+    requests, the samples and the tool's own rules. A step that changes nothing here is left out."""
+    words = RATE_WHY if ours.is_rate else WHY
     now, before = ours, seen.of(ours).mean
     found = []
-    for change in ({"anchor": theirs.anchor}, {"of": theirs.of}, {"each": theirs.each}):
+    for change in ({name: getattr(theirs, name)} for name in (*PARTS, "tool")):
         now = replace(now, **change)
         after = seen.of(now).mean
         if before is not None and after is not None and after != before:
@@ -69,12 +71,12 @@ def reasons(seen: Seen, ours: Definition, theirs: Definition) -> list[tuple[str,
     return found
 
 
-def rows(table: Any, told: Mapping[Definition, float]) -> Iterator[dict[str, Any]]:
-    """A row for each definition; seconds, and rates per second. `told`: means in a tool's file."""
-    seen = Seen(table)
+def rows(run: FinishedRun, told: Mapping[Definition, float]) -> Iterator[dict[str, Any]]:
+    """A row for each definition; seconds, rates per second, shares. `told`: means in a file."""
+    seen = Seen(run)
     for one in DEFINITIONS:
         samples = seen.of(one)
-        rate, method = one.quantity.endswith("/s"), one.percentiles
+        rate, method = one.is_one_number, one.percentiles
         row = {
             "quantity": one.quantity, "tool": one.tool, "name": one.name, "id": one.id,
             "num_samples": len(samples.values), "mean": samples.mean,
@@ -94,11 +96,11 @@ def rows_of_file(told: Mapping[Definition, float]) -> Iterator[dict[str, Any]]:
     """A row for each mean of a tool's file, in seconds or per second: the tool's definition, and of
     ours what `PARTS` names."""
     for one, mean in told.items():
-        window = WINDOW[one.anchor] if one.quantity.endswith("/s") else None
+        window = WINDOW[one.anchor] if one.is_rate else None
         ours = {part: getattr(ours_of(one), part) for part in PARTS}
         yield asdict(one) | {
-            "id": one.id, "in_file": mean, "percentiles": None if window else one.percentiles,
-            "window": window, "ours": ours,
+            "id": one.id, "in_file": mean, "window": window, "ours": ours,
+            "percentiles": None if one.is_one_number else one.percentiles,
         }  # fmt: skip
 
 
@@ -131,11 +133,12 @@ def means_in(file: Path) -> dict[Definition, float]:
 
 
 def _mean(content: Any, tool: str, one: Definition) -> float | None:
-    rate, name = one.quantity.endswith("/s"), one.name
+    rate, name = one.is_one_number, one.name
+    group = "goodput_metrics" if one.quantity.startswith("good") else "throughput"
     path = {
         "vllm": (name if rate else f"mean_{name}",),
         "aiperf": (name, "avg"),
-        IP: ("successes", *(("throughput", name) if rate else ("latency", name, "mean"))),
+        IP: ("successes", *((group, name) if rate else ("latency", name, "mean"))),
         "guidellm": ("benchmarks", 0, "metrics", name, "successful", "mean"),
     }[tool]
     try:
@@ -151,7 +154,7 @@ def shown(found: Sequence[Mapping[str, Any]], title: str) -> Table:
     made = numbers_table("quantity", names, title=title, caption=PERCENTILES)
     made.add_column("what makes the mean differ from ours")
     for row in found:
-        show = number if row["quantity"].endswith("/s") else seconds
+        show = seconds if row["percentiles"] else number
         cells = [_cell(row[key], show) for key in ("mean", "p50", "p99")]
         if with_file:
             cells += [_cell(row.get("in_file"), show), _cell(row.get("left"), show, signed=True)]
@@ -166,7 +169,7 @@ def shown_alone(found: Sequence[Mapping[str, Any]], title: str) -> Table:
     for name in ("by its", "counts from", "requests", "one sample", "window"):
         made.add_column(name, overflow="fold")
     for row in found:
-        show = number if row["window"] else seconds
+        show = seconds if row["percentiles"] else number
         about = (
             row[part] + (f" (ours: {ours})" if ours != row[part] else "")
             for part, ours in row["ours"].items()
@@ -199,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table = shown_alone(found, f"{file.name}, by the definitions of {found[0]['tool']}")
     else:
         run = FinishedRun.load(chosen.run)
-        found = list(rows(run.requests, told))
+        found = list(rows(run, told))
         label = "SIMULATED" if run.manifest["simulated"] else "measured"
         table = shown(found, f"{run.path.name}, {label}, {run.invalid or 'VALID'}")
     Console().print(table)

@@ -34,8 +34,14 @@ def summary(run: FinishedRun) -> dict[str, Any]:
     log, window_s = seen.logs["all"], seen.window_s["sent"]
     sent = np.isfinite(log.sent_s)
     prompts, tokens = seen.lengths
-    found = {one.name: samples.values for one, samples in seen.by(IP)}
-    rates = {name: float(found.pop(name)[0]) for name in [*found] if name.endswith("_per_sec")}
+    every = list(seen.by(IP))
+    latency = {one.name: s.values for one, s in every if not one.is_one_number}
+    rates = {one.name: s.mean for one, s in every if one.quantity in ("requests/s", "tokens/s")}
+    good = {
+        one.name: s.mean * one.unit
+        for one, s in every
+        if one.quantity.startswith("good") and s.mean is not None
+    }
     failed_s = (log.last_s - log.sent_s)[log.failed & log.started]
     errors = Counter(word for word in table["error"].to_pylist() if word)
     return {
@@ -48,7 +54,8 @@ def summary(run: FinishedRun) -> dict[str, Any]:
         },
         "successes": {
             "count": len(prompts),
-            "latency": {name: _spread(values) for name, values in found.items()},
+            "latency": {name: _spread(values) for name, values in latency.items()},
+            **({"goodput_metrics": good | {"total_requests": len(prompts)}} if good else {}),
             "throughput": {
                 **rates, "input_tokens_per_sec": float(prompts.sum()) / window_s,
                 "total_tokens_per_sec": float((prompts + tokens).sum()) / window_s,
@@ -102,6 +109,8 @@ def benchmark_report(run: FinishedRun) -> dict[str, Any]:
         "total_token_rate": _of([(prompts + tokens).sum() / window_s], "tokens/s"),
     }  # fmt: skip
     for one, samples in seen.by(IP):
+        if one.quantity.startswith("good"):
+            continue  # the report has no goodput
         if one.name in LLM_D_RATES:
             unit = "queries/s" if one.each == "request" else "tokens/s"
             throughput[LLM_D_RATES[one.name]] = _of(samples.values, unit)

@@ -27,10 +27,10 @@ def vllm_result(run: FinishedRun) -> dict[str, Any]:
     seen = seen_by(run, "vLLM")
     log, duration_s = seen.logs["all"], seen.window_s["sent"]
     prompts, tokens = seen.lengths
-    numbers: dict[str, float] = {}
+    numbers: dict[str, float | None] = {}
     for one, samples in seen.by("vllm"):
-        if one.quantity.endswith("/s"):
-            numbers[one.name] = float(samples.values[0])
+        if one.is_one_number:
+            numbers[one.name] = samples.mean
         else:
             numbers |= _spread(one.name, samples.values * one.unit)
     ended = datetime.fromisoformat(manifest["ended_utc"])

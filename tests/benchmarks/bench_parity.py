@@ -131,7 +131,7 @@ def compared(
 ) -> list[dict[str, Any]]:
     """A row for the mean and the P99 of each quantity, in ms. `truths`: of vLLM's client's answers
     and of the harness's."""
-    seen, rows = Seen(run.requests), []
+    seen, rows = Seen(run), []
 
     def definition(quantity: str, tool: str) -> Definition:
         return next(d for d in DEFINITIONS if (d.quantity, d.tool) == (quantity, tool))

@@ -96,7 +96,12 @@ def steady(num_requests: int, seed: int = 0) -> Service:
 
 
 def write_run(
-    path: Path, service: Service, *, engine_name: str = "sim", system: str = "fcfs"
+    path: Path,
+    service: Service,
+    *,
+    engine_name: str = "sim",
+    system: str = "fcfs",
+    goodput: str | None = None,
 ) -> Path:
     """A complete run's folder."""
     folder = RunFolder(path)
@@ -123,7 +128,7 @@ def write_run(
     folder.write_events(events_table(service.recorder))
     at = datetime.now(UTC)
     folder.write_manifest(ended(description, "complete", resolved={}, gpu=None, at=at))
-    folder.write_summary(service.summary())
+    folder.write_summary(service.summary(goodput=goodput))
     return path
 
 

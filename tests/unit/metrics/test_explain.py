@@ -69,6 +69,57 @@ def test_windows_of_rates(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def judged(folder: Path, goodput: str) -> tuple[Path, dict[str, Any]]:
+    """The first is good from its sending alone; the last has one token."""
+    service = Service((0.0, 3), (1.0, 2), (1.5, 4), (1.6, 1))
+    service.complete(0, 0.5, 0.5, 0.9, lag_s=0.25)
+    service.complete(1, 1.25, 1.35)
+    service.send(2)
+    service.tokens(2, 3.5)
+    service.fail(2, "gone")
+    service.complete(3, 1.7)
+    write_run(folder, service, goodput=goodput)
+    return folder, explained(folder)
+
+
+def test_good_requests_by_each_tools_rules(tmp_path: Path) -> None:
+    folder, found = judged(tmp_path, "ttft:400 tpot:300")
+    by_hand = {
+        "harness goodput_per_s": 2 / 3.5, "vllm request_goodput": 3 / 3.25,
+        "aiperf goodput": 2 / 3.25, "inference-perf request_goodput": 2 / 1.45,
+        "harness slo_attainment.request": 2 / 4, "aiperf good_request_fraction": 2 / 4,
+        "inference-perf goodput_percentage": 2 / 3,
+    }  # fmt: skip
+    for name, value in by_hand.items():
+        assert found[name]["mean"] == pytest.approx(value), name
+        ours = (
+            "goodput_per_s" if found[name]["quantity"].endswith("/s") else "slo_attainment.request"
+        )
+        steps = sum(found[name]["differs"].values())
+        assert found[f"harness {ours}"]["mean"] + steps == pytest.approx(value), name
+    assert any("one token" in word for word in found["aiperf goodput"]["differs"])
+    for tool in ("vllm", "aiperf", "inference-perf"):
+        assert export([str(folder), "--to", tool]) == 0
+        rows = explained(folder, str(folder / f"{tool}.json"))
+        good = [r for r in rows.values() if r["tool"] == tool and r["quantity"].startswith("good")]
+        assert [r["left"] for r in good] == pytest.approx([0.0] * len(good), abs=1e-9)
+    assert json.loads((folder / "inference-perf.json").read_text())["successes"]["goodput_metrics"][
+        "goodput_percentage"
+    ] == pytest.approx(200 / 3)
+
+
+@pytest.mark.parametrize("goodput", ["ttft:400 tbt_max:300", "ttft:400 m/ttft:500 x/ttft:100"])
+def test_limits_that_no_tool_has_give_no_goodput_of_tools(tmp_path: Path, goodput: str) -> None:
+    folder, found = judged(tmp_path, goodput)
+    assert found["harness goodput_per_s"]["mean"] is not None
+    own_limits = "m/" in goodput  # of the run's only model: as good as for all
+    for name in ("vllm request_goodput", "inference-perf goodput_percentage"):
+        assert (found[name]["mean"] is not None) is own_limits
+    assert export([str(folder), "--to", "vllm"]) == 0
+    found = json.loads((folder / "vllm.json").read_text())
+    assert (found["request_goodput"] is not None) is own_limits
+
+
 @pytest.mark.parametrize(
     ("tool", "file"),
     [(tool, f"{tool}.json") for tool in ("vllm", "aiperf", "guidellm", "inference-perf")],

@@ -32,7 +32,9 @@ def one_failed() -> Service:
 def test_vllms_file_has_vllms_own_numbers(tmp_path: Path) -> None:
     """Computed by vLLM from the requests that the file lists."""
     serve = pytest.importorskip("vllm.benchmarks.serve")
-    found = exported(write_run(tmp_path, steady(70)), "vllm")
+    limits = {"ttft": 150.0, "tpot": 20.0, "e2el": 600.0}
+    goodput = " ".join(f"{kind}:{ms:g}" for kind, ms in limits.items())
+    found = exported(write_run(tmp_path, steady(70), goodput=goodput), "vllm")
     outputs = [
         serve.RequestFuncOutput(
             success=not error, latency=latency, output_tokens=tokens, ttft=ttft, itl=itl,
@@ -44,11 +46,13 @@ def test_vllms_file_has_vllms_own_numbers(tmp_path: Path) -> None:
         )
     ]  # fmt: skip
     theirs, lengths = serve.calculate_metrics(
-        [], outputs, found["duration"], None, [50, 90, 95, 99], {}
+        [], outputs, found["duration"], None, [50, 90, 95, 99], limits
     )
+    assert 0 < found["request_goodput"] < found["request_throughput"]
     assert lengths == found["output_lens"]
     for name in (
         "completed", "failed", "request_throughput", "output_throughput", "total_token_throughput",
+        "request_goodput",
         *(f"{word}_{of}_ms" for word in ("mean", "median", "std")
           for of in ("ttft", "tpot", "itl", "e2el")),
     ):  # fmt: skip
