@@ -26,6 +26,10 @@ SENT = {  # a mean in vLLM's file (ms), and ours of the run, and of what is impo
     "itl": ("itl_chunk_s.mean", "itl_chunk_s.mean"),
     "e2el": ("e2e_sent_anchored_s.mean", "e2e_s.mean"),
 }
+LLM_D = {  # a mean in llm-d's report (s), and ours of the run
+    "time_to_first_token": "ttft_sent_anchored_s.mean", "time_per_output_token": "tpot_s.mean",
+    "inter_token_latency": "tbt_s.mean", "request_latency": "e2e_sent_anchored_s.mean",
+}  # fmt: skip
 DUE = {
     name: (f"{name}_s.mean",) * 2 for name in ("ttft", "tpot", "e2e")
 }  # arrivals are in the file
@@ -204,8 +208,8 @@ def goodput(bench: Bench) -> Found:
 @conformance(15, "exchange")
 def exported(bench: Bench) -> Found:
     """`export` for vLLM, AIPerf, GuideLLM and inference-perf, and `import` of each file: the means
-    of the run, of what was imported and in vLLM's file are equal within 1e-9, and the failed
-    request failed."""
+    of the run, of what was imported, in vLLM's file and in llm-d's report are equal within 1e-9,
+    and the failed request failed."""
     models = {"m": Script(ttft_s=0.05, gap_s=0.01), "failed": Script(status=500)}
     rows = [(i * 0.05, "failed" if i == 7 else "m", 8, 6 + i % 5) for i in range(20)]
     run, _ = bench.served(Play(models=models), rows)
@@ -219,6 +223,11 @@ def exported(bench: Bench) -> Found:
     file = read_json(files["vllm"])
     pairs = {f"{name} of vLLM's file": (1e-3 * file[f"mean_{name}_ms"], run.number(ours))
              for name, (ours, _) in SENT.items()}  # fmt: skip
+    report = bench.new_folder().with_suffix(".json")
+    bench.command("export", str(run.path), "--to", "llm-d", "--out", str(report))
+    latency = read_json(report)["results"]["request_performance"]["aggregate"]["latency"]
+    pairs |= {f"{name} of llm-d's report": (latency[name]["mean"], run.number(ours))
+              for name, ours in LLM_D.items()}  # fmt: skip
     pairs |= {
         f"{name} of the import of {to}": (again[to].number(theirs), run.number(ours))
         for to, same in EXCHANGED.items()
@@ -227,7 +236,7 @@ def exported(bench: Bench) -> Found:
     counts = [(one.summary["num_completed"], one.summary["num_failed"])
               for one in (run, *again.values())]  # fmt: skip
     return found(
-        f"{len(pairs)} means of 19 completed requests, by {len(EXCHANGED)} tools",
+        f"{len(pairs)} means of 19 completed requests, by {len(EXCHANGED) + 1} tools",
         {
             **{
                 f"{name} is ours": isclose(theirs, ours, rel_tol=ALIKE, abs_tol=ALIKE)

@@ -115,13 +115,14 @@ def _made(run: FinishedRun) -> list[str]:
 @conformance(12, "resume")
 def resume(bench: Bench) -> Found:
     """A sweep that is killed (kill -9) and started again repeats no complete point, and has
-    each request once.
+    each request once; schedules and completed requests are those of an undisturbed sweep.
 
     A sweep over two seeds is killed in its second point, recovered, and started again.
     """
     rows = [(i * 0.01, "m", 8, 2) for i in range(PER_POINT)]
     folder = bench.new_folder()
-    with bench.serving(Play(models={"m": Script(ttft_s=0.02)})) as server:
+    play = Play(models={"m": Script(ttft_s=0.02)})
+    with bench.serving(play) as server:
         sweep = [*bench.words(server, rows), "-m", "seed=0,1", f"hydra.sweep.dir={folder}"]
         killed(sweep, server, PER_POINT + BEFORE_KILL)
         status = {path.parent: read_json(path)["status"] for path in folder.glob("*/manifest.json")}
@@ -140,6 +141,11 @@ def resume(bench: Bench) -> Found:
     sent = [each.prompt for each in server.answers]
     once = [sent.count(prompt) for prompt in _made(runs[0])]
     ids = [run.requests["request_id"].to_pylist() for run in runs]
+    undisturbed = bench.new_folder()
+    with bench.serving(play) as other:
+        words = bench.words(other, rows)
+        bench.command(*words, "-m", "seed=0,1", f"hydra.sweep.dir={undisturbed}")
+    whole = [FinishedRun.load(path.parent) for path in undisturbed.glob("*/manifest.json")]
     return found(
         f"{len(sent)} requests came; {completed} were recovered of the killed point"
         + (", and the complete one was INVALID and ran again" if again else ""),
@@ -151,8 +157,16 @@ def resume(bench: Bench) -> Found:
                 sorted(each) == list(range(PER_POINT)) for each in ids
             ),
             "all completed": all(run.summary["num_completed"] == PER_POINT for run in runs),
+            "an undisturbed sweep has the same schedules and completed requests": _points(runs)
+            == _points(whole),
         },
     )
+
+
+def _points(runs: list[FinishedRun]) -> dict[int, Any]:
+    """Of each seed the rows of the schedule, with those that completed."""
+    columns = ["request_id", "model", "arrival_s", "prompt_tokens", "output_tokens", "status"]
+    return {run.manifest["seeds"]["seed"]: run.requests.select(columns).to_pylist() for run in runs}
 
 
 def killed(words: list[str], server: Server, at_request: int) -> None:

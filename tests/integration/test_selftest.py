@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -95,20 +96,33 @@ def test_the_client_sends_in_time_whatever_the_server_does_or_says_so(
     assert row["result"] == "passed", row["found"]
 
 
-class Elsewhere(Bench):
-    """A sweep that is started again goes to another folder, so that all its points run again."""
+class Otherwise(Bench):
+    """The sweep that is started again, and then the undisturbed one, have these words more."""
+
+    def __init__(self, folder: Path, *more: Sequence[str]) -> None:
+        super().__init__(folder)
+        self._more = [*more]
 
     def command(self, *words: str, expect: int = 0) -> str:
-        again = [f"hydra.sweep.dir={self.new_folder()}"] if "-m" in words else []
-        return super().command(*words, *again, expect=expect)
+        more = self._more.pop(0) if "-m" in words else []
+        return super().command(*words, *more, expect=expect)
 
 
 @pytest.mark.live
 @pytest.mark.alone
 def test_a_sweep_that_does_not_resume_fails_the_test(tmp_path: Path) -> None:
-    row = resume.result(Elsewhere(tmp_path))
+    row = resume.result(Otherwise(tmp_path, [f"hydra.sweep.dir={tmp_path / 'elsewhere'}"]))
     assert row["result"] == "FAILED"
     assert "is not a complete run" in row["found"]
+
+
+@pytest.mark.live
+@pytest.mark.alone
+def test_a_resumed_sweep_that_is_not_the_undisturbed_one_fails_the_test(tmp_path: Path) -> None:
+    row = resume.result(Otherwise(tmp_path, [], ["workload.num_requests=199"]))
+    assert row["result"] == "FAILED"
+    assert "an undisturbed sweep has the same schedules" in row["found"]
+    assert row["found"].count("not true") == 1
 
 
 @pytest.mark.parametrize(
