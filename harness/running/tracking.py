@@ -27,6 +27,7 @@ from harness.records.metrics import over_time
 from harness.records.record import Recorder
 from harness.records.run_folder import FILES, FinishedRun
 from harness.records.slo import slo_of
+from harness.records.smoothness import fluidity_indices, qoe_of_requests
 from harness.records.sources import Identity
 from harness.records.token_log import TokenLog
 
@@ -233,20 +234,24 @@ def wandb_mode(mode: str) -> Literal["online", "offline"]:
 
 
 def _log_requests(run: Any, finished: FinishedRun) -> None:
-    """A histogram of each latency of requests; and of those that arrived in each second the mean,
-    and the share within the SLO."""
+    """A histogram of each latency of requests, of lag and smoothness; and of those that arrived in
+    each second the latencies' means, and the share within the SLO."""
     import wandb
 
-    log = TokenLog.from_table(finished.requests)
-    good = good_requests(log, slo_of(finished.summary), times_known=finished.times_known)
+    log, slo = TokenLog.from_table(finished.requests), slo_of(finished.summary)
+    good = good_requests(log, slo, times_known=finished.times_known)
     latencies_s = {"ttft_s": log.ttft_s, "tpot_s": log.tpot_s, "e2e_s": log.e2e_s}
     columns = {"time_s": np.floor(log.arrival_s), **latencies_s, "within_slo": good.astype(float)}
     served = pa.table({key: pa.array(of, from_pandas=True) for key, of in columns.items()})
     means = served.group_by("time_s").aggregate([(key, "mean") for key in [*columns][1:]])
     means = means.rename_columns([key.removesuffix("_mean") for key in means.column_names])
     _log_series(run, "by_arrival", means.sort_by("time_s"))
-    drawn = {key: wandb.Histogram(of[np.isfinite(of)]) for key, of in latencies_s.items()}
-    run.log({f"requests/{key}": histogram for key, histogram in drawn.items()})
+    drawn = latencies_s | {"send_lag_s": log.send_lag_s}
+    if finished.times_known:
+        smooth = {"fluidity_index": fluidity_indices(log, slo), "qoe": qoe_of_requests(log, slo)}
+        drawn |= {"tbt_s": log.tbt_s()} | smooth
+    histograms = {key: wandb.Histogram(of[np.isfinite(of)]) for key, of in drawn.items()}
+    run.log({f"requests/{key}": histogram for key, histogram in histograms.items()})
 
 
 def by_gpu(samples: pa.Table) -> pa.Table:
