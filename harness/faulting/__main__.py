@@ -2,7 +2,8 @@
 
 Runs the cases of conf/faults.yaml, live on this machine and simulated: each system on one schedule,
 undisturbed and with each fault. Live runs go one after another; complete ones are not repeated.
-Writes faults.csv, faults.json and faults.md. docs/faults.md tells how to read them.
+Writes faults.csv, faults.json and faults.md; the live rows of the whole table go to live.csv,
+live.json and live.md. docs/faults.md tells how to read them.
 
 Exit status: 0 done, 1 a run broke by itself (the table lacks it), 2 a wrong command,
 130 interrupted; what was run by then is kept, and the same command goes on from there.
@@ -143,13 +144,23 @@ def shown(row: dict[str, Any], key: str) -> str:
     return "—" if value is None else str(value)
 
 
-def write(folder: Path, found: Sequence[dict[str, Any]]) -> None:
+def by_file(found: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the whole table by the name of their files; no name without rows."""
+    named: dict[str, list[dict[str, Any]]] = {}
+    for row in found:
+        named.setdefault("faults" if row["engine"] == "sim" else "live", []).append(row)
+    return named
+
+
+def write(folder: Path, name: str, found: Sequence[dict[str, Any]]) -> Path:
     facts = {"machine": machine(), "git": git_revision()}
     table = pd.DataFrame(found, columns=["seed", *COLUMNS, "config_hash"], dtype=object)
+    page = folder / f"{name}.md"
     with writing(folder):
-        write_text(folder / "faults.csv", table.to_csv(index=False))
-        write_json(folder / "faults.json", facts | {"rows": list(found)})
-        write_text(folder / "faults.md", markdown(found, facts))
+        write_text(folder / f"{name}.csv", table.to_csv(index=False))
+        write_json(folder / f"{name}.json", facts | {"rows": list(found)})
+        write_text(page, markdown(found, facts))
+    return page
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -172,8 +183,9 @@ def main(words: Sequence[str] | None = None) -> int:
     make_folder(out)
     listen()
     every = list(rows(chosen, again=given.again, console=Console(stderr=True)))
-    write(out, [row for row in every if row is not None])
-    print(out / "faults.md")
+    found = [row for row in every if row is not None]
+    for name, of_file in ({"faults": found} if part else by_file(found)).items():
+        print(write(out, name, of_file))
     return int(None in every)
 
 
