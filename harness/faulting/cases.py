@@ -28,7 +28,7 @@ WORDS = {"torch": (), "vllm": ("engine=vllm", "+engine.token_ids=true"), "sim": 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`fault`: its name in conf/faults.yaml, or UNDISTURBED."""
+    """`system`, `fault`: their names in conf/faults.yaml; without a fault UNDISTURBED."""
 
     system: str
     engine: str
@@ -74,7 +74,8 @@ def cases(systems: Sequence[str], engines: Sequence[str]) -> list[Case]:
                 continue
             more = of.get("more", ())
             more = more if engine == "sim" else of.get("more_live", more)
-            words = (f"+system={system}", *found["schedule"], *of["set"], *more, *WORDS[engine])
+            of_system = f"+system={of.get('system', system)}"
+            words = (of_system, *found["schedule"], *of["set"], *more, *WORDS[engine])
             alone = found["live"] if engine == "sim" else []
             named = {UNDISTURBED: (), **{name: found["faults"][name] for name in of["faults"]}}
             made += [

@@ -79,6 +79,13 @@ def test_every_case_names_faults_that_can_be_read() -> None:
     )
 
 
+def test_the_hosts_that_die_have_two_devices() -> None:
+    struck = [case for case in cases([], []) if case.fault == "kill_host"]
+    assert {case.system for case in struck} == {"blitzscale_two_a_node"}
+    for case in struck:
+        assert {"+system=blitzscale", "hardware.devices_per_node=2"} <= set(case.overrides)
+
+
 def test_vllms_servers_are_asked_for_ids_in_both_runs_that_are_compared() -> None:
     asked = {
         (case.engine, case.fault): "+engine.token_ids=true" in case.overrides
@@ -99,7 +106,7 @@ def test_each_system_and_part_that_the_page_tells_of_has_a_case() -> None:
         for name in re.findall(r"`(\w+)`", line.split("|")[1])
     }
     known = read_cases()["systems"]
-    assert names == known.keys()
+    assert names == {of.get("system", name) for name, of in known.items()}
     for of in known.values():
         assert any(fault.startswith("kill") for fault in of["faults"])
     assert "kill_coordinator" in known["aqua"]["faults"]
@@ -143,6 +150,24 @@ def test_a_run_that_breaks_by_itself_is_told_and_the_others_go_on(
         "aegaeon torch none, seed 0: none broke", "aegaeon torch kill, seed 0: kill broke",
     ]  # fmt: skip
     assert len((tmp_path / "faults.csv").read_text().splitlines()) == 1
+
+
+@pytest.mark.usefixtures("command_alone")
+@pytest.mark.parametrize(
+    ("engines", "names"),
+    [(["torch", "sim", "vllm"], {"faults": 1, "live": 2}), (["sim"], {"faults": 1})],
+)
+def test_the_whole_table_is_written_by_the_published_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engines: list[str], names: dict[str, int]
+) -> None:
+    blank = dict.fromkeys(("seed", *command.COLUMNS, "config_hash"))
+    monkeypatch.setattr(command, "rows", lambda *_, **__: [blank | {"engine": e} for e in engines])
+    assert command.main(["--out", str(tmp_path)]) == 0
+    kinds = ("csv", "json", "md")
+    assert {path.name for path in tmp_path.iterdir()} == {f"{n}.{k}" for n in names for k in kinds}
+    for name, count in names.items():
+        assert len((tmp_path / f"{name}.csv").read_text().splitlines()) == count + 1
+        assert ("## SIMULATED" in (tmp_path / f"{name}.md").read_text()) == (name == "faults")
 
 
 def break_off(scheduler: PaperScheduler, server: Server, leaving: set[int]) -> None:
