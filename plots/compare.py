@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
         axes.set(title=f"{what} less the first arm's, by request", xlabel="seconds", ylabel="share")
         for label, of_arm in paired:
             told = f"{label} less {reference.label}, {len(of_arm)} pair{'s' * (len(of_arm) > 1)}"
-            _less(axes, name, of_arm, color=colours[of_arm[0][1]], label=told)
+            _less(axes, name, of_arm, color=colours[of_arm[0][1]], label=fill(told, 46))
         axes.axvline(0, color="0.5", lw=0.8)
         axes.set_xscale("symlog", linthresh=0.1)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22))

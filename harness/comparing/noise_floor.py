@@ -48,10 +48,10 @@ def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Pa
         "repeats": [str(each.path) for each in repeats],
         "values": values,
         "difference": {name: _reach(of_name) for name, of_name in values.items()},
-        "drift": drifting(values),
+        "drift": (drift := drifting(values)),
     }
-    if made["drift"]:
-        announce(made["drift"])
+    if drift:
+        announce(drift)
     write_json(run.path / NOISE_FLOOR, made)
     return run.path / NOISE_FLOOR
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import plots.compare
 from harness.comparing.__main__ import _signed, main
@@ -206,6 +207,25 @@ def test_the_picture_has_one_curve_an_arm_over_the_pairs_of_all_seeds(tmp_path: 
     plots.compare._less(axes, "ttft_s", paired)
     less = np.asarray(axes.lines[0].get_xdata())
     assert less == pytest.approx([-1.2] * REQUESTS + [-0.2] * REQUESTS)
+
+
+def test_the_legend_of_differences_lies_below_its_panel_and_within_the_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(plots.compare, "save", lambda made, _: drawn.append(made))
+    names_of = ("a_system_with_a_name_of_forty_and_some_letters", "another_one_with_a_long_name")
+    plots.compare.draw([run(tmp_path / name, 0.5, system=name) for name in names_of], tmp_path)
+    (made,) = drawn
+    made.draw_without_rendering()
+    for axes in made.axes[4:]:
+        legend = axes.get_legend()
+        assert legend is not None
+        extent, panel = legend.get_window_extent(), axes.get_window_extent()
+        assert extent.y1 < panel.y0
+        assert made.bbox.x0 <= extent.x0
+        assert extent.x1 <= made.bbox.x1
+        assert panel.width > made.bbox.width / 3
 
 
 TIE = "tie: within the simulator's band"
