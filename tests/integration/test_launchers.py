@@ -1,0 +1,52 @@
+"""Sweeps under Hydra's launchers and sweepers that are installed beside it: `.[cluster]`."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.running import run_command
+
+pytestmark = [pytest.mark.live, pytest.mark.alone]
+
+POINT = (
+    "+system=vllm", "+workload=burstgpt", "engine=sim", "hardware=a100x1", "model=llama2-7b",
+    "workload.num_requests=8", "tracking=none", "progress=false", "figure=null",
+)  # fmt: skip
+# A Ray of the command's own, whatever else runs here.
+ALONE = ("hydra.launcher.ray.init.address=local", "+hydra.launcher.ray.init.num_cpus=1")
+
+
+def swept(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], int]:
+    """How the sweep ended, and how many of its runs are complete."""
+    where = (f"runs_dir={folder / 'runs'}", f"hydra.sweep.dir={folder / 'sweep'}")
+    ended = run_command(*POINT, *where, "-m", *words, env={})
+    return ended, len(list(folder.rglob("summary.json")))
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "words"),
+    [
+        ("hydra_joblib_launcher", "joblib", ("hydra.launcher.n_jobs=2",)),
+        ("hydra_submitit_launcher", "submitit_local", ()),
+        ("hydra_ray_launcher", "ray", ALONE),
+    ],
+)
+def test_a_bad_point_leaves_the_others_and_the_status_is_2(
+    module: str, name: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    pytest.importorskip(f"hydra_plugins.{module}", reason="pip install '.[cluster]'")
+    points = "system.max_num_seqs=4,-1,8"
+    ended, num_complete = swept(tmp_path, f"hydra/launcher={name}", *words, points)
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    assert num_complete == 2
+
+
+def test_optuna_looks_at_the_objective(tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="pip install '.[cluster]'")
+    words = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "objective=ttft_s.mean")
+    ended, num_complete = swept(tmp_path, *words, "seed=range(0,100)")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert num_complete == 2
