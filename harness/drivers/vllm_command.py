@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.configuration.checkpoint import hf_config, require_family
+from harness.engine.host import LOOPBACK
 from harness.errors import UsageError
 from harness.files import write_text
 from harness.model_spec import ModelSpec
@@ -30,6 +31,7 @@ SCHEDULER_FLAGS = (
 )
 
 ENVIRONMENT = {
+    **LOOPBACK,  # else gloo listens at the address of the host's name, of one rank, too
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_DO_NOT_TRACK": "1",

@@ -19,6 +19,8 @@ import harness
 from harness.errors import UsageError
 
 Far = Sequence[tuple[socket.socket, Sequence[str]]]  # connected to another host; its files' names
+LO = "lo" if sys.platform == "linux" else "lo0"
+LOOPBACK = {"GLOO_SOCKET_IFNAME": LO, "NCCL_SOCKET_IFNAME": LO}  # ranks are of one node
 DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8192"}
 
 

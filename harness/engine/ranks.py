@@ -14,12 +14,11 @@ import torch
 import torch.distributed as dist
 
 from harness.engine.cuda import on_gpu
+from harness.engine.host import LOOPBACK
 from harness.engine.kernels import Linear
 from harness.engine.linear import Layer
 from harness.engine.mlp import Mlp
 from harness.engine.runner import Runner
-
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # ranks are of one node
 
 
 def join(rank: int, num_ranks: int, file: int, device: torch.device) -> None:
