@@ -81,7 +81,7 @@ def seed_in(override: str) -> str:
     group, _, package = key.partition("@")
     path = CONF / group / f"{value}.yaml"
     chosen = package == "_global_" and path.is_file()
-    return str(OmegaConf.load(path).get("seed", "")) if chosen else ""
+    return str(OmegaConf.select(OmegaConf.load(path), "seed", default="")) if chosen else ""
 
 
 def conf() -> None:
