@@ -65,7 +65,8 @@ def azure_times(table: CsvTable, column: str) -> Floats | None:
         utc = pc.replace_substring_regex(text, r"\+00:00$", "")
         times_ns: Ints = pc.cast(utc, pa.timestamp("ns")).to_numpy().astype(np.int64)
         if float(times_ns.max()) - float(times_ns.min()) < MAX_YEARS * YEAR_NS:
-            return (times_ns - times_ns.min()) / 1e9
+            since_s: Floats = (times_ns - times_ns.min()) / 1e9
+            return since_s
     import pandas as pd
 
     times = pd.to_datetime(text.to_pandas(), format="ISO8601", utc=True, errors="coerce")

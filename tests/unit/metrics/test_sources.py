@@ -23,7 +23,7 @@ SIM = ("+system=vllm", "+workload=azure_code", "engine=sim", "hardware=a100x1", 
 
 def forget() -> None:
     """What this process has seen of the files, as another process would not have."""
-    for seen in (sources.content, sources._file, sources._needed, sources._made_by):
+    for seen in (sources.content, sources._file, sources._needed, sources._made_by, sources._read):
         seen.cache_clear()
 
 
@@ -67,6 +67,23 @@ def test_another_checkout_of_the_same_files_is_the_same(checkout: Path) -> None:
     forget()
     assert made_by(*SIM) == here
     assert changed(here) == []
+
+
+def test_what_was_found_in_files_before_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "cache" / "named.json"
+    monkeypatch.setattr(sources, "NAMED", kept)
+    forget()
+    first = made_by(*SIM)
+    assert set(first.values()) <= set(json.loads(kept.read_text()))
+    monkeypatch.setattr(sources, "_named", None)  # no file is searched once more
+    forget()
+    assert made_by(*SIM) == first
+    kept.write_text("{")
+    monkeypatch.undo()
+    forget()
+    assert made_by(*SIM) == first
 
 
 def test_one_edit_is_found_and_named(checkout: Path) -> None:
