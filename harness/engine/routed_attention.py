@@ -43,17 +43,13 @@ class RoutedAttention:
         for alike in attentions_of(self._runner, work.batch, here):
             own.append(next(iter(alike.values())))
             mine |= alike
-        plans = {
-            group: [
-                (
-                    part,
-                    None if len(parts) == 1 else self._rows(work, part),
-                    mine[group] if part.holder == self._name else None,
-                )
-                for part in parts
-            ]
-            for group, parts in work.groups.items()
-        }
+        plans: dict[int, list[tuple[Part, torch.Tensor | None, BatchAttention | None]]] = {}
+        for group, parts in work.groups.items():
+            rows: list[torch.Tensor | None] = [None]
+            if len(parts) > 1:
+                rows = [self._rows(work, part) for part in parts]
+            of_part = [mine[group] if part.holder == self._name else None for part in parts]
+            plans[group] = list(zip(parts, rows, of_part, strict=True))
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             parts = plans[layer // work.page_layers]
@@ -158,9 +154,8 @@ def attentions_of(
         alike.setdefault((tuple(part.chunks), tuple(part.decodes)), []).append(group)
     found = []
     for groups in alike.values():
-        tables = [parts[group].blocks for group in groups]
-        attentions = runner.attentions(parts[groups[0]].of(batch), tables)
-        found.append(dict(zip(groups, attentions, strict=True)))
+        tables, of_them = [parts[group].blocks for group in groups], parts[groups[0]].of(batch)
+        found.append(dict(zip(groups, runner.attentions(of_them, tables), strict=True)))
     return found
 
 
