@@ -16,6 +16,7 @@ from plots import report
 from plots import scaling as scaling_picture
 from plots.scaling import draw, episode_rows, said, scaling, tables
 from plots.style import figure
+from tests.running import run_here
 from tests.unit.metrics.service import Service, write_run
 
 
@@ -160,6 +161,34 @@ def test_table_report_and_picture_tell_of_a_finished_run(tmp_path: Path, engine:
     (table, whole) = tables([run])
     assert [*table.columns[2].cells] == ["1"]
     assert "1 of 2 late, of 5 requests" in [*whole.columns[2].cells]
+
+
+@pytest.mark.parametrize(
+    ("system", "roles", "kinds"),
+    [
+        ("aegaeon", {"decode", "prefill"}, ["switch"]),
+        ("serverlessllm", {"decode and prefill"}, ["switch"]),
+        ("blitzscale", {"decode", "prefill"}, []),
+        ("distserve", {"decode", "prefill"}, []),
+        ("llumnix", {"serving"}, []),
+        ("kunserve", {"serving"}, []),
+        ("aqua", {"consumer", "lender"}, []),
+    ],
+)
+def test_each_elastic_system_tells_of_its_instances(
+    tmp_path: Path, system: str, roles: set[str], kinds: list[str]
+) -> None:
+    """Simulated, of a few requests: BlitzScale need not grow for them."""
+    few = ("+workload=burstgpt", "workload.num_requests=16", "engine=sim")
+    more = ("model_set=tiny",) if kinds else ()
+    run_here(tmp_path / "run", f"+system={system}", *few, *more)
+    run = FinishedRun.load(tmp_path / "run")
+    made = scaling(run)
+    assert made is not None
+    assert made.held_gpu_s.keys() >= roles
+    assert all(made.held_gpu_s[role] > 0 for role in roles)
+    assert [row[0] for row in episode_rows(made)] == kinds or not kinds
+    assert said(made, run.summary)["GPU seconds used"] != "0"
 
 
 def test_roles_and_leases_are_drawn_where_nothing_scaled(tmp_path: Path) -> None:
