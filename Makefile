@@ -25,7 +25,7 @@
 # make bench-elastic    pipelines, chains of loads and KV exchanges, simulated and live
 # make bench-client     how far the client's P99s are from a server with a known schedule
 # make gpu              on a CUDA machine, all that only a GPU can tell (40 minutes); elsewhere, its list
-# make compare-examples  Aegaeon and ServerlessLLM compared, simulated; a live run with itself and another
+# make compare-examples  two pairs compared, simulated; a live run with itself and another
 # make selftest         sixteen tests of the client, runs and simulator against a server that is known,
 #                       and the client's certificate (6 minutes)
 # make cluster          live instances on a Ray cluster of three nodes on this host; one node is killed
