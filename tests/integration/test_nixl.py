@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.engine.mesh import Mesh
+from tests.agents import on_nodes
 from tests.integration import test_blitzscale_live as blitzscale
 from tests.serving_elastic import Served
 
@@ -37,6 +38,12 @@ def test_layers_and_kv_come_by_nixl() -> None:
     served = blitzscale.live([*blitzscale.LIVE, NIXL])
     assert moved(served)
     assert served.events("kv_move")
+
+
+def test_agents_connect_what_nixl_needs_between_nodes() -> None:
+    with on_nodes():
+        served = blitzscale.live([*blitzscale.LIVE, NIXL])
+    assert moved(served)
 
 
 @pytest.mark.parametrize("victim", [1, 2], ids=["the source", "the target"])
