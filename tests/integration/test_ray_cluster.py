@@ -22,6 +22,7 @@ from harness.errors import InstanceLost, UsageError
 from harness.records.journal import JOURNAL
 from harness.records.run_folder import FinishedRun
 from tests.agents import on_nodes
+from tests.contract import test_elastic_kv as contract
 from tests.elastic import private
 from tests.integration import test_examples as examples
 from tests.integration import test_systems_on_nodes as systems
@@ -115,12 +116,14 @@ def test_no_cluster_at_the_address_is_one_sentence(
 
 
 @contextmanager
-def commanded(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
+def commanded(
+    folder: Path, *words: str, hardware: str = "local"
+) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """A command on three nodes, and its workers' processes."""
     asked = [
-        "hardware=local", "hardware.num_devices=3", "engine.device=cpu", "engine.num_threads=1",
-        "+engine.cluster=ray", "tracking=none", "progress=false", "figure=null",
-        "workload.lengths.scale_output=0.3", f"hydra.run.dir={folder / 'run'}", *words,
+        f"hardware={hardware}", "hardware.num_devices=3", "+engine.cluster=ray",
+        "engine.device=cpu", "engine.num_threads=1", "tracking=none", "progress=false",
+        "figure=null", "workload.lengths.scale_output=0.3", f"hydra.run.dir={folder / 'run'}", *words,
     ]  # fmt: skip
     with (
         (folder / "output").open("w+") as output,
@@ -194,9 +197,14 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_models_whose_node_dies_are_served_by_the_others(cluster: Any, tmp_path: Path) -> None:
-    words = ("+system=serverlessllm", "+workload=burstgpt", "workload.num_requests=8")
-    with commanded(tmp_path, *words) as (command, pids):
+@pytest.mark.parametrize(
+    ("system", "hardware"), [("serverlessllm", "local"), ("blitzscale", "local_cluster_x4")]
+)
+def test_models_whose_node_dies_are_served_by_the_others(
+    cluster: Any, system: str, hardware: str, tmp_path: Path
+) -> None:
+    words = (f"+system={system}", "+workload=burstgpt", "workload.num_requests=8")
+    with commanded(tmp_path, *words, hardware=hardware) as (command, pids):
         journal = tmp_path / "run" / JOURNAL
         while b'"load"' not in journal.read_bytes():  # a model has come
             assert command.poll() is None, (tmp_path / "output").read_text()
@@ -222,6 +230,12 @@ def test_weights_come_from_another_node(cluster: Any) -> None:
 def test_parameters_are_dropped_and_kv_goes_to_another_node(cluster: Any) -> None:
     with on_nodes(ray_launcher, NUM_NODES):
         systems.test_kunserve_drops_exchanges_and_restores_over_nodes()
+
+
+def test_kv_moves_as_the_contract_says(cluster: Any) -> None:
+    bed: Any = private  # the shared one has more instances than there are nodes
+    with on_nodes(ray_launcher, NUM_NODES):
+        contract.test_kv_moves_in_mid_decode(bed, "torch")
 
 
 def test_memory_is_lent_on_a_node_of_two_devices(cluster: Any) -> None:
