@@ -123,7 +123,8 @@ def commanded(
     asked = [
         f"hardware={hardware}", "hardware.num_devices=3", "+engine.cluster=ray",
         "engine.device=cpu", "engine.num_threads=1", "tracking=none", "progress=false",
-        "figure=null", "workload.lengths.scale_output=0.3", f"hydra.run.dir={folder / 'run'}", *words,
+        "figure=null", "workload.lengths.scale_output=0.3", f"hydra.run.dir={folder / 'run'}",
+        *words,
     ]  # fmt: skip
     with (
         (folder / "output").open("w+") as output,
