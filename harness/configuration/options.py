@@ -120,7 +120,7 @@ def known_device(config: DictConfig, folders: Sequence[Path]) -> None:
     """Raises UsageError for a device that none of `folders` (conf/, and --config-dir) describes: it
     would be a name on figures with the constants of another."""
     files = [path for conf in folders for path in (conf / "hardware" / "device").glob("*.yaml")]
-    devices = (yaml.load(path.read_text(), YamlLoader).get("device") for path in files)
+    devices = (yaml.load(path.read_bytes(), YamlLoader).get("device") for path in files)
     known = ["cpu", *sorted(filter(None, devices))]
     one_of(config.hardware.get("device"), known, "hardware.device")
 
