@@ -33,7 +33,7 @@ from harness.sim.fluid import Flow, Fluid
 STALL = 1 << 30  # above every transfer's priority
 
 
-class _Channel:
+class Channel:
     """Turns of the transfers from one place to another. A rank is (-priority, order of coming)."""
 
     def __init__(self, path: Path, loop: Loop) -> None:
@@ -45,6 +45,7 @@ class _Channel:
 
     @property
     def taken(self) -> bool:
+        """Whether a transfer would have to wait for its turn."""
         return self._busy or bool(self._waiting)
 
     async def enter(self, rank: tuple[int, int]) -> None:
@@ -77,7 +78,7 @@ class Network:
         self._loop = loop
         self._topology = topology
         self.fluid = Fluid(loop)
-        self._channels: dict[tuple[Place, Place, str], _Channel] = {}
+        self._channels: dict[tuple[Place, Place, str], Channel] = {}
         self._order = count()
 
     async def transfer(
@@ -102,7 +103,7 @@ class Network:
         """
         assert num_bytes >= 1, num_bytes
         assert chunk_bytes is None or chunk_bytes >= 1, chunk_bytes
-        channel = self._channel(src, dst, stream)
+        channel = self.channel(src, dst, stream)
         rank = (-priority, next(self._order))
         arrived = 0
         while arrived < num_bytes:
@@ -133,7 +134,7 @@ class Network:
         Returns whether all have arrived. The chunks pay one latency together and give way to
         nobody: they are one message, of which the boundary where it ends has a closed form.
         """
-        channel = self._channel(src, dst, stream)
+        channel = self.channel(src, dst, stream)
         await channel.enter((0, next(self._order)))
         if channel.path.latency_s > 0:
             await self._loop.sleep(channel.path.latency_s)
@@ -163,15 +164,11 @@ class Network:
         return all(isclose(b - a, size) for a, b, size in zip(before, after, sizes, strict=True))
 
     def path(self, src: Place, dst: Place) -> Path:
-        return self._channel(src, dst, "").path
-
-    def taken(self, src: Place, dst: Place, stream: str) -> bool:
-        """Whether a transfer of `stream` from `src` to `dst` would have to wait for its turn."""
-        return self._channel(src, dst, stream).taken
+        return self.channel(src, dst, "").path
 
     async def _send(
         self,
-        channel: _Channel,
+        channel: Channel,
         num_bytes: int,
         priority: int,
         pace: Link | None,
@@ -194,13 +191,14 @@ class Network:
         channel.flow = None
         return whole
 
-    def _channel(self, src: Place, dst: Place, stream: str) -> _Channel:
+    def channel(self, src: Place, dst: Place, stream: str) -> Channel:
+        """The turns of the transfers of `stream` from `src` to `dst`."""
         channel = self._channels.get((src, dst, stream))
         if channel is None:
             stripes = [self._topology.path(a, b) for a, b in pairs(src, dst)]
             links = tuple(chain.from_iterable(path.links for path in stripes))
             latency_s = max(path.latency_s for path in stripes)
-            channel = _Channel(Path(links, latency_s), self._loop)
+            channel = Channel(Path(links, latency_s), self._loop)
             self._channels[src, dst, stream] = channel
         return channel
 

@@ -20,7 +20,6 @@ from harness.clock import Event, Loop, Task
 from harness.cost.model import CostModel
 from harness.device.base import advance
 from harness.device.location import Place
-from harness.device.topology import Path
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.pipeline import Stage, StagedBatch, remote_attention_bytes
 from harness.records.record import Recorder, Segment
@@ -28,6 +27,7 @@ from harness.request import Batch
 from harness.sim.compute import Compute, through
 from harness.sim.fabric import IN_TURN, SimFabric
 from harness.sim.instance import SimInstance, context_tokens, terms
+from harness.sim.network import Channel
 
 URGENT = 100  # activations go before any copy of weights or KV
 TOKEN_BYTES = 8
@@ -58,20 +58,22 @@ class SimPipeline:
         self, staged: StagedBatch, until: float, stop: Event | None, interrupt: Event
     ) -> int:
         batch, done = staged.batch, 0
+        chunks, num_decodes, context = terms(batch)
+        turnaround_s = self._costs[0].turnaround_s
         while True:
             start_s = self._loop.now
-            turnaround_s = 0.0 if done else self._costs[0].turnaround_s
-            await self._iteration(staged, interrupt, turnaround_s)
-            done += 1
+            times_s = self._times_s(chunks, num_decodes, context)
+            times_s[0] += turnaround_s
+            await self._iteration(staged, interrupt, times_s)
             stamp(batch, start_s, self._name, self._loop, self._recorder)
-            ended = any(request.finished for request in batch.decodes)
+            done, context, turnaround_s = done + 1, context + num_decodes, 0.0
             stopped = interrupt.is_set or (stop is not None and stop.is_set)
-            if done == staged.steps or ended or stopped or self._loop.now >= until:
+            if done == staged.steps or stopped or self._loop.now >= until:
                 return done
 
-    async def _iteration(self, staged: StagedBatch, interrupt: Event, turnaround_s: float) -> None:
-        times_s = self._times_s(staged)
-        times_s[0] += turnaround_s
+    async def _iteration(
+        self, staged: StagedBatch, interrupt: Event, times_s: Sequence[float]
+    ) -> None:
         num_tokens = staged.batch.num_tokens
         if not any(staged.remote) and self._alone():
             exit_s = self._book(times_s, num_tokens)
@@ -156,7 +158,7 @@ class SimPipeline:
         one before on their link, however few they are."""
         if len(self._stages) == 1:
             return at_s
-        hop, num_bytes = self._hop(position), self._leaving_bytes(position, num_tokens)
+        hop, num_bytes = self._hop(position).path, self._leaving_bytes(position, num_tokens)
         arrival_s = max(at_s, self._wires[position]) + hop.time_s(num_bytes)
         self._wires[position] = arrival_s - hop.latency_s
         return arrival_s
@@ -177,9 +179,8 @@ class SimPipeline:
 
     def _crossed(self, position: int) -> bool:
         """Whether others' messages are on the hop after a stage, or about to be."""
-        network = self._fabric.network
-        links = self._hop(position).links
-        return network.fluid.busy(links) or network.taken(*self._ends(position), IN_TURN)
+        hop = self._hop(position)
+        return self._fabric.network.fluid.busy(hop.path.links) or hop.taken
 
     def _ends(self, position: int) -> tuple[Place, Place]:
         (source, _), (target, _) = (
@@ -188,11 +189,12 @@ class SimPipeline:
         )
         return source.memory.place, target.memory.place
 
-    def _new_hop(self, position: int) -> Path:
-        return self._fabric.network.path(*self._ends(position))
+    def _new_hop(self, position: int) -> Channel:
+        return self._fabric.network.channel(*self._ends(position), IN_TURN)
 
-    def _times_s(self, staged: StagedBatch) -> list[float]:
-        chunks, num_decodes, context = terms(staged.batch)
+    def _times_s(
+        self, chunks: Sequence[tuple[int, int]], num_decodes: int, context: int
+    ) -> list[float]:
         times_s = []
         for cost in self._costs:
             if chunks:
@@ -205,7 +207,8 @@ class SimPipeline:
     async def _check_alive(self, staged: StagedBatch) -> None:
         """InstanceLost where a stage has died, or a holder that attends for one."""
         for instance in staged.instances:
-            await self._fabric.require(instance.name)
+            if self._fabric.is_lost(instance.name):
+                await self._fabric.require(instance.name)
 
 
 class Lent(NamedTuple):

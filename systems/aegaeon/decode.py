@@ -6,7 +6,7 @@ every batch of the list a turn of q_i seconds (eq. 2 and 3). Knows nothing of pr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -27,6 +27,7 @@ class DecodeBatch:
 
     model: str
     requests: list[Request]  # oldest first
+    blocks: int = -1  # of `fits`, of its requests; -1: they have changed since
 
     @property
     def context_tokens(self) -> int:
@@ -69,9 +70,12 @@ def fits(batch: DecodeBatch, request: Request, kv: BlockPool, lookahead_tokens: 
 
     lookahead_tokens: by how much each request may still grow. kv: blocks of the model's shape.
     """
-    grown = [*batch.requests, request]
-    blocks = sum(kv.blocks_for(r.known_tokens + lookahead_tokens) for r in grown)
-    return blocks <= kv.num_blocks
+    if batch.blocks < 0:
+        batch.blocks = sum(
+            [kv.blocks_for(r.known_tokens + lookahead_tokens) for r in batch.requests]
+        )
+    more = kv.blocks_for(request.known_tokens + lookahead_tokens)
+    return batch.blocks + more <= kv.num_blocks
 
 
 def first_with_room(
@@ -130,7 +134,9 @@ class Decoder:
         self.scaler = scaler
         self.instance: PooledInstance = scaler.instance
         self.work_list: list[DecodeBatch] = []  # rotating: the batch whose turn ends goes last
-        self._turns: list[Turn] = []  # the running one, then the round's others
+        self._of_model: dict[str, dict[DecodeBatch, None]] = {}  # the same, in the same order
+        self._turns: list[Turn] = []  # of this round
+        self._turn = 0  # the running one
         self._loop, self._limits, self._estimator = loop, limits, estimator
         self._reorder, self._done = reorder, done
         self.prefills_first: Callable[[], Awaitable[None]] | None = None
@@ -143,7 +149,7 @@ class Decoder:
     def joinable(self, request: Request, but: DecodeBatch | None = None) -> DecodeBatch | None:
         """The first batch of the request's model that has room for it, other than `but`; None if
         there is none."""
-        same = [b for b in self.work_list if b.model == request.model and b is not but]
+        same = [b for b in self._of_model.get(request.model, {}) if b is not but]
         if not same:
             return None
         kv = self.instance.kv(request.model)
@@ -154,20 +160,21 @@ class Decoder:
 
         If it is the batch's turn, the request takes part in it.
         """
-        its_turn = batch is not None and bool(self._turns) and self._turns[0].batch is batch
+        its_turn = self._turn < len(self._turns) and self._turns[self._turn].batch is batch
         if its_turn or len(self.work_list) <= 1:  # else the running turn does not change
             self.scaler.wake.set()
         if batch is None:
-            self.work_list.append(DecodeBatch(request.model, [request]))
-        else:
-            batch.requests.append(request)
+            batch = DecodeBatch(request.model, [])
+            self.work_list.append(batch)
+            self._of_model.setdefault(batch.model, {})[batch] = None
+        batch.requests.append(request)
+        batch.blocks = -1
 
     def forget(self, request: Request) -> None:
         """The request leaves its batch: its KV, or this instance, is lost."""
         batch = next(batch for batch in self.work_list if request in batch.requests)
         batch.requests = [other for other in batch.requests if other is not request]
-        if not batch.requests:
-            self.work_list.remove(batch)
+        self._shrunk(batch)
         self.scaler.forget(request)
 
     async def serve(self) -> None:
@@ -178,10 +185,13 @@ class Decoder:
                 await self._loop.wait(self.scaler.wake)
                 await self._may_decode()
             self.work_list = self._reorder(self.work_list)  # line 6
+            self._of_model = {}
+            for batch in self.work_list:
+                self._of_model.setdefault(batch.model, {})[batch] = None
             quotas_s = round_quotas(self.work_list, self._estimator, self._limits)  # line 7
-            turns = list(map(Turn, self.work_list, quotas_s))  # line 8
-            for k, turn in enumerate(turns):  # line 9
-                self._turns = turns[k:]
+            self._turns = list(map(Turn, self.work_list, quotas_s))  # line 8
+            for k, turn in enumerate(self._turns):  # line 9
+                self._turn = k
                 await self._decode(turn)  # line 11
                 self._rotate(turn.batch)
 
@@ -228,20 +238,32 @@ class Decoder:
         if batch.requests:
             self.work_list.remove(batch)
             self.work_list.append(batch)
+            same = self._of_model[batch.model]
+            del same[batch]
+            same[batch] = None
 
     def _drop_finished(self, batch: DecodeBatch) -> None:
         finished = [request for request in batch.requests if request.finished]
         if finished:
             batch.requests = [request for request in batch.requests if not request.finished]
-        if not batch.requests:
-            self.work_list.remove(batch)
+        self._shrunk(batch)
         for request in finished:
             self._done(request)
 
-    def _upcoming(self) -> list[str]:
+    def _shrunk(self, batch: DecodeBatch) -> None:
+        """The batch leaves the work list if it has no request left."""
+        batch.blocks = -1
+        if not batch.requests:
+            self.work_list.remove(batch)
+            del self._of_model[batch.model][batch]
+
+    def _upcoming(self) -> Iterator[str]:
         """The models of the turns left in this round and, in the paper's variant, of the next."""
-        rest = [turn.batch.model for turn in self._turns]
-        return rest if self.scaler.prefetch_once else rest + [b.model for b in self.work_list]
+        for turn in range(self._turn, len(self._turns)):
+            yield self._turns[turn].batch.model
+        if not self.scaler.prefetch_once:
+            for batch in self.work_list:
+                yield batch.model
 
     def _grown(self, batch: DecodeBatch, ready: list[Request]) -> list[Request]:
         """The requests of `ready` that have room for one more token.
@@ -264,4 +286,5 @@ class Decoder:
         new one, "if a single batch requires more KV cache space than is available" (§4.3)."""
         assert len(batch.requests) > 1, f"request {request.request_id} alone does not fit"
         batch.requests.remove(request)
+        batch.blocks = -1
         self.add(request, self.joinable(request, but=batch))

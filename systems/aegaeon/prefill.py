@@ -16,6 +16,8 @@ from harness.request import Batch, Request
 from systems.aegaeon.estimate import Estimator
 from systems.aegaeon.scaling import Scaler
 
+PS_PER_S = 10**12
+
 
 @dataclass(slots=True, eq=False)
 class Group:
@@ -27,50 +29,102 @@ class Group:
 
     model: str
     pending: deque[Request] = field(default_factory=deque)  # the front one may be running
+    pending_ps: deque[int] = field(default_factory=deque)  # how long each one takes
     size: int = 0  # requests that were ever in the group
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, prefill_ps: int) -> None:
         """Adds the request to the end of the group."""
         self.pending.append(request)
+        self.pending_ps.append(prefill_ps)
         self.size += 1
 
 
-JobQueue = deque[Group]
+class JobQueue:
+    """The groups of one instance, in order of service. `num_pending`: their requests. How long
+    these take is kept, as whole picoseconds, whose sum is the same in any order."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self.groups: deque[Group] = deque()
+        self.num_pending = 0
+        self._estimator = estimator
+        self._last: dict[str, Group] = {}  # model -> its last group
+        self._prefills_ps = self._switches_ps = 0
+
+    def joinable(self, model: str, max_size: int, *, accumulated: bool) -> Group | None:
+        """The first group of `model` with room. accumulated: a group's size is `Group.size`, as in
+        the paper; else the number of its pending requests.
+
+        A new group is made where no other has room, and sizes shrink at the front alone: only the
+        first group and the model's last can have room.
+        """
+        last = self._last.get(model)
+        if last is not None:
+            for group in (self.groups[0], last):
+                size = group.size if accumulated else len(group.pending)
+                if group.model == model and size < max_size:
+                    return group
+        return None
+
+    def add(self, request: Request, group: Group | None) -> None:
+        """Adds the request to `group`, or (line 13) to a new group at the end."""
+        if group is None:
+            group = self._last[request.model] = Group(request.model)
+            if self.groups:
+                self._switches_ps += self._switch_ps(self.groups[-1].model, group.model)
+            self.groups.append(group)
+        prefill_s = self._estimator.prefill_s(group.model, request.known_tokens)
+        group.add(request, picoseconds(prefill_s))
+        self._prefills_ps += group.pending_ps[-1]
+        self.num_pending += 1
+
+    def pop(self, group: Group) -> None:
+        """The front request leaves, and with the last one its `group`, the first."""
+        group.pending.popleft()
+        self._prefills_ps -= group.pending_ps.popleft()
+        self.num_pending -= 1
+        if not group.pending:
+            self.groups.popleft()
+            if self._last[group.model] is group:
+                del self._last[group.model]
+            if self.groups:
+                self._switches_ps -= self._switch_ps(group.model, self.groups[0].model)
+
+    def clear(self) -> None:
+        self.groups.clear()
+        self._last.clear()
+        self.num_pending = self._prefills_ps = self._switches_ps = 0
+
+    def pending_time_s(self, running: str | None) -> float:
+        """Line 9: seconds to finish all pending groups, "including execution and auto-scaling
+        time". running: the instance's model; a first group of this model needs no switch."""
+        if not self.groups:
+            return 0.0
+        first_ps = self._switch_ps(running, self.groups[0].model)
+        return (first_ps + self._switches_ps + self._prefills_ps) / PS_PER_S
+
+    def _switch_ps(self, before: str | None, model: str) -> int:
+        return 0 if model == before else picoseconds(self._estimator.switch_s(model))
+
+
+def picoseconds(seconds: float) -> int:
+    return round(seconds * PS_PER_S)
 
 
 def joinable(
     queues: Sequence[JobQueue], model: str, max_size: int, *, accumulated: bool
 ) -> tuple[int, Group] | None:
-    """Lines 4 to 8: the first group of `model` with room, instance by instance.
-
-    Returns (index of its queue, group), or None. accumulated: a group's size is `Group.size`, as in
-    the paper; else the number of its pending requests.
-    """
+    """Lines 4 to 8: the first group of `model` with room, instance by instance, and the index of
+    its queue; None: there is none."""
     for index, queue in enumerate(queues):
-        for group in queue:
-            size = group.size if accumulated else len(group.pending)
-            if group.model == model and size < max_size:
-                return index, group
+        group = queue.joinable(model, max_size, accumulated=accumulated)
+        if group is not None:
+            return index, group
     return None
 
 
 def least(loads: Sequence[float]) -> int:
     """Lines 10 to 12: the index of the least load, the first among equals."""
     return loads.index(min(loads))
-
-
-def pending_time_s(queue: JobQueue, running: str | None, estimator: Estimator) -> float:
-    """Line 9: seconds to finish all pending groups, "including execution and auto-scaling time".
-
-    running: the instance's model; a first group of this model needs no switch.
-    """
-    total_s, model = 0.0, running
-    for group in queue:
-        if group.model != model:
-            total_s += estimator.switch_s(group.model)
-        model = group.model
-        total_s += sum(estimator.prefill_s(model, r.known_tokens) for r in group.pending)
-    return total_s
 
 
 class Prefiller:
@@ -84,13 +138,15 @@ class Prefiller:
         self,
         scaler: Scaler,
         loop: Loop,
+        estimator: Estimator,
         hand_on: Callable[[Prefiller, Request], None],
         *,
         pop_before_run: bool,
     ) -> None:
         self.scaler = scaler
         self.instance: PooledInstance = scaler.instance
-        self.queue: JobQueue = deque()
+        self.jobs = JobQueue(estimator)
+        self.queue = self.jobs.groups
         self.running: Request | None = None
         self._loop, self._hand_on, self._pop_before_run = loop, hand_on, pop_before_run
 
@@ -106,16 +162,13 @@ class Prefiller:
         held = self.held
         if self.running is not None:
             self.instance.evict(self.running)
-        self.queue.clear()
+        self.jobs.clear()
         self.running = None
         return held
 
     def add(self, request: Request, group: Group | None) -> None:
-        """Adds the request to `group`, or (line 13) to a new group at the end of the queue."""
-        if group is None:
-            group = Group(request.model)
-            self.queue.append(group)
-        group.add(request)
+        """Adds the request to `group`, or to a new group at the end of the queue."""
+        self.jobs.add(request, group)
         self._prefetch()
         self.scaler.wake.set()
 
@@ -132,18 +185,13 @@ class Prefiller:
         tokens = request.known_tokens - request.computed_tokens
         self.running = request
         if self._pop_before_run:
-            self._pop(group)
+            self.jobs.pop(group)
         await self.instance.execute(Batch(chunks=[(request, tokens)]))
         if not self._pop_before_run:
-            self._pop(group)
+            self.jobs.pop(group)
         self.running = None
         self._hand_on(self, request)
         return True
-
-    def _pop(self, group: Group) -> None:
-        group.pending.popleft()
-        if not group.pending:
-            self.queue.popleft()
 
     def _make_room(self, request: Request) -> bool:
         if self.instance.kv(request.model).grow(request, request.known_tokens):

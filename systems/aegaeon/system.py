@@ -77,7 +77,9 @@ class Aegaeon:
         prefill, decode = self._scalers(cluster.pool)
         pop_before_run = self._variant.pop_before_run
         self._prefillers = [
-            Prefiller(each, loop, self._after_prefill, pop_before_run=pop_before_run)
+            Prefiller(
+                each, loop, self._estimator, self._after_prefill, pop_before_run=pop_before_run
+            )
             for each in prefill
         ]
         self._decoders = [self._decoder(each) for each in decode]
@@ -161,9 +163,8 @@ class Aegaeon:
             phase = "decode" if chosen else "prefill"
             self._drop(request, f"no instance is left to {phase} for {request.model}")
             return None
-        queues = [p.queue for p in chosen]
         found = joinable(
-            queues,
+            [p.jobs for p in chosen],
             request.model,
             self._config.max_group_size,
             accumulated=self._variant.accumulated_group_size,
@@ -180,7 +181,7 @@ class Aegaeon:
         if self._unified:  # prefills end soon; the load must also count what there is to decode
             decoder = self._decoders[self._prefillers.index(prefiller)]
             return len(prefiller.queue) + len(decoder.work_list)
-        return self._variant.load(prefiller.queue, prefiller.instance.model, self._estimator)
+        return self._variant.load(prefiller.jobs, prefiller.instance.model)
 
     def _after_prefill(self, prefiller: Prefiller, request: Request) -> None:
         if request.finished:  # its first token was its last

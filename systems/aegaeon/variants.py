@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from harness.device.block_pool import BlockPool
 from harness.pooled.instance import PooledInstance
 from systems.aegaeon.decode import DecodeBatch, first_with_room, grouped
-from systems.aegaeon.estimate import Estimator
-from systems.aegaeon.prefill import JobQueue, pending_time_s
+from systems.aegaeon.prefill import JobQueue
 
 
 @dataclass(kw_only=True, slots=True)
@@ -28,11 +27,9 @@ class Variant:
     fixed_model_order: bool  # of the turns in a round; false: the order of the rotating list
     pin_models_to_nodes: bool  # only node i mod n serves model i
 
-    def load(self, queue: JobQueue, running: str | None, estimator: Estimator) -> float:
+    def load(self, queue: JobQueue, running: str | None) -> float:
         """Line 9 of Algorithm 1: the load of one instance, in seconds or in requests."""
-        if self.load_by_time:
-            return pending_time_s(queue, running, estimator)
-        return sum(len(group.pending) for group in queue)
+        return queue.pending_time_s(running) if self.load_by_time else queue.num_pending
 
     def next_round(
         self, batches: Sequence[DecodeBatch], kv: Callable[[str], BlockPool],
@@ -64,6 +61,7 @@ def repacked(
             packed.append(DecodeBatch(request.model, [request]))
         else:
             batch.requests.append(request)
+            batch.blocks = -1
     return packed
 
 

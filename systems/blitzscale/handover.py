@@ -27,23 +27,24 @@ class Handover:
     def __init__(self, fleet: Fleet, recompute: Callable[[Sequence[Request], Slot], None]) -> None:
         self._fleet, self._recompute = fleet, recompute
         self._waiting: deque[tuple[Request, Slot]] = deque()
+        self.waiting_tokens = 0  # of KV for which requests wait for room
+        self._waiting_prompt_tokens = 0
         self._coming: Counter[str] = Counter()  # tokens on their way, by decode
 
     @property
     def moving_tokens(self) -> int:
         """Tokens of computed prompts whose KV is not at a decode yet."""
-        waiting = sum(request.prompt_tokens for request, _ in self._waiting)
-        return waiting + self._coming.total()
-
-    @property
-    def waiting_tokens(self) -> int:
-        """Tokens of KV for which requests wait for room."""
-        return sum(kv_tokens(request) for request, _ in self._waiting)
+        return self._waiting_prompt_tokens + self._coming.total()
 
     def offer(self, request: Request, slot: Slot) -> None:
         """Takes a request whose prompt has been computed. slot: has its KV, or a part of it."""
         self._waiting.append((request, slot))
+        self._count(request, 1)
         self.dispatch()
+
+    def _count(self, request: Request, sign: int) -> None:
+        self.waiting_tokens += sign * kv_tokens(request)
+        self._waiting_prompt_tokens += sign * request.prompt_tokens
 
     def dispatch(self) -> None:
         """Sends waiting requests to decodes with room. Call it whenever a decode may have room."""
@@ -51,12 +52,14 @@ class Handover:
             request, slot = self._waiting[0]
             if request.failed:
                 self._waiting.popleft()
+                self._count(request, -1)
                 slot.instance.evict(request)
                 continue
             target = self._room(request, slot)
             if target is None:
                 return
             self._waiting.popleft()
+            self._count(request, -1)
             if all(holder is target.instance for holder, _ in self._parts(request, slot)):
                 self._arrived(request, slot, target)
             else:
@@ -67,6 +70,7 @@ class Handover:
         kept: deque[tuple[Request, Slot]] = deque()
         for request, slot in self._waiting:
             if any(holder is instance for holder, _ in self._parts(request, slot)):
+                self._count(request, -1)
                 self._recompute([request], slot)
             else:
                 kept.append((request, slot))

@@ -8,6 +8,7 @@ decodes together.
 from __future__ import annotations
 
 from bisect import insort
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from harness.errors import InstanceLost
@@ -28,14 +29,17 @@ class Prompts:
     def __init__(self, batch_tokens: int) -> None:
         """batch_tokens: of a batch at most; a longer prompt is a batch of its own."""
         self._batch_tokens = batch_tokens
-        self._waiting: list[Request] = []  # in order of arrival
+        self._waiting: deque[Request] = deque()  # in order of arrival
         self.tokens = 0
         self.kv_tokens = 0  # of KV that they will hold at their end
 
     def put(self, requests: Iterable[Request]) -> None:
         """Queues requests by arrival, also those that come back to be computed again."""
         for request in requests:
-            insort(self._waiting, request, key=_order)
+            if not self._waiting or _order(self._waiting[-1]) <= _order(request):
+                self._waiting.append(request)
+            else:
+                insort(self._waiting, request, key=_order)
             self.tokens += request.known_tokens
             self.kv_tokens += kv_tokens(request)
 
@@ -47,12 +51,12 @@ class Prompts:
         """
         batch: list[Request] = []
         left = min(self._batch_tokens, -(-self.tokens // takers))
-        for request in self._waiting:
+        while self._waiting:
+            request = self._waiting[0]
             left -= request.known_tokens
             if (batch and left < 0) or not has_room(request):
                 break
-            batch.append(request)
-        del self._waiting[: len(batch)]
+            batch.append(self._waiting.popleft())
         self.tokens -= sum(request.known_tokens for request in batch)
         self.kv_tokens -= sum(kv_tokens(request) for request in batch)
         return batch

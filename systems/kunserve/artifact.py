@@ -50,7 +50,7 @@ def free_blocks(load: Load) -> int:
 
 def votes_to_drop(load: Load, config: ArtifactConfig) -> bool:
     """Whether a group is full, and its queue needs at least the blocks that are free."""
-    return usage(load) >= config.drop_usage and sum(load.queued_blocks) >= free_blocks(load)
+    return usage(load) >= config.drop_usage and load.queued_blocks >= free_blocks(load)
 
 
 def drop_due(loads: Sequence[Load], config: ArtifactConfig) -> bool:
@@ -65,9 +65,7 @@ def restore_due(loads: Sequence[Load], rates: Sequence[float], config: ArtifactC
     rates: samples of the arrival rate, oldest first. "Falling" is read as: of the last
     `falling_samples`, the later half has a lower mean than the earlier half.
     """
-    calm = all(
-        usage(load) <= config.restore_usage and not any(load.queued_blocks) for load in loads
-    )
+    calm = all(usage(load) <= config.restore_usage and not load.num_queued for load in loads)
     num_samples = config.falling_samples
     if not calm or len(rates) < num_samples:
         return False

@@ -109,7 +109,7 @@ class Monitor:
 
 def queued_blocks(load: Load, queue: str) -> int:
     """KV blocks that a group's queued requests need. queue: which count, `MonitorConfig.queue`."""
-    return sum(load.queued_blocks[:1] if queue == "first" else load.queued_blocks)
+    return load.first_blocks if queue == "first" else load.queued_blocks
 
 
 def required_bytes(shortages_bytes: Sequence[float]) -> int:

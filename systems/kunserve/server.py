@@ -8,8 +8,6 @@ once, since a run of decodes holds the blocks of all its steps.
 
 from __future__ import annotations
 
-from bisect import insort_left, insort_right
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -24,13 +22,14 @@ from systems.kunserve.group import Group
 from systems.serving.iteration import Limits
 from systems.serving.load import Load
 from systems.serving.replica import Replica
+from systems.serving.waiting import Waiting
 
 
 class MicroBatch(Replica):
     """One micro-batch: a replica's loop over the queue and the memory that all of a group share."""
 
     def __init__(self, server: Server, number: int) -> None:
-        super().__init__(server.executor, server.executor.kv, server.loop, server.limits)
+        super().__init__(server.executor, server.executor.kv, server.loop, replace(server.limits))
         self.name = f"{server.name}/{number}"
         self.waiting = server.waiting
         self._server = server
@@ -48,12 +47,13 @@ class MicroBatch(Replica):
             gone = [r for r in self.running if server.last_block(r)]
             server.paused += gone
             self.running = [r for r in self.running if r not in gone]
-        share = -(-(len(server.running) + len(waiting)) // len(server.batches))
+        share = -(-(server.num_running + len(waiting)) // len(server.batches))
         seats = max(1, min(server.limits.max_num_seqs, max(share, len(self.running))))
-        tokens = server.iteration_tokens()
-        self.limits = replace(server.limits, max_num_seqs=seats, max_num_batched_tokens=tokens)
+        self.limits.max_num_seqs = seats
+        self.limits.max_num_batched_tokens = server.iteration_tokens()
         batch = self.schedule(waiting)
         server.sort_preempted()
+        server.changed()
         self.max_steps = server.max_steps(batch.decodes)
         idle = not batch.chunks and not batch.decodes
         if idle and server.leaving is not None and waiting:
@@ -62,7 +62,7 @@ class MicroBatch(Replica):
 
     def preempt(self, request: Request) -> None:
         self.executor.evict(request)
-        self._server.preempted = True
+        self._server.num_preempted += 1
         self._server.wake(idle=True)
 
     def may_stop(self) -> bool:
@@ -95,22 +95,28 @@ class Server:
     ) -> None:
         self.group, self.executor = group, executor
         self.name = executor.name
-        self.waiting: deque[Request] = deque()
+        self.waiting = Waiting(executor.kv.block_tokens)
         self.paused: list[Request] = []  # hold KV, and run once it has been exchanged
         self.moving: set[int] = set()  # ids of requests whose KV is on a link now
         self.held_back: list[Request] = []  # preempted while their KV was on a link
         self.shared = len(group) > 1  # more than one micro-batch uses the members' memory
         self.leaving: Callable[[Request], bool] | None = None  # takes a request if it may leave
-        self.preempted = False  # a request was preempted in this iteration
+        self.num_preempted = 0  # in this iteration: the first of `waiting`
         self.loop, self.limits, self.last_block = loop, limits, last_block
         self._balanced = balanced and len(group) > 1
         self._steps_beside = steps_beside
         self.batches = [MicroBatch(self, number) for number in range(len(group))]
         self._tasks: list[Task] = []
+        # What running and paused requests hold and lack, until a batch or the lists change.
+        self._held: tuple[int, int] | None = None
 
     @property
     def running(self) -> list[Request]:
         return [request for batch in self.batches for request in batch.running]
+
+    @property
+    def num_running(self) -> int:
+        return sum([len(batch.running) for batch in self.batches])
 
     @property
     def empty(self) -> bool:
@@ -118,31 +124,43 @@ class Server:
 
     def load(self) -> Load:
         """Micro-batches compute `batch_tokens` at once, decodes included."""
-        block_tokens = self.executor.kv.block_tokens
-        running = self.running
-        num_running, used_blocks, lacking_tokens = len(running) + len(self.paused), 0, 0
-        for request in running:  # `known_tokens`, written out: simulations spend their time here
-            known = request.prompt_tokens + request.generated_tokens
-            used_blocks += -(-known // block_tokens)
-            if not request.decoding:
-                lacking_tokens += known - request.computed_tokens
-        for request in self.paused:
-            used_blocks += -(-request.known_tokens // block_tokens)
-        queued_blocks = []
-        for request in [*self.held_back, *self.waiting]:
-            known = request.prompt_tokens + request.generated_tokens
-            queued_blocks.append(-(-known // block_tokens))
-            lacking_tokens += known
+        waiting, held_back = self.waiting, self.held_back
+        if self._held is None or len(self.group) > 1:  # a pipeline's run goes on from step to step
+            self._held = self._holding()
+        used_blocks, lacking_tokens = self._held
+        queued_blocks = waiting.blocks
+        for request in held_back:
+            queued_blocks += waiting.blocks_of(request)
+            lacking_tokens += request.known_tokens
+        first = held_back or waiting
         return Load(
-            self.name, self.executor.kv.num_blocks, used_blocks, num_running, queued_blocks,
-            members=len(self.group), lacking_tokens=lacking_tokens,
-            batch_tokens=self.limits.max_num_batched_tokens * len(self.batches),
+            self.name, self.executor.kv.num_blocks, used_blocks,
+            self.num_running + len(self.paused), len(held_back) + len(waiting), queued_blocks,
+            waiting.blocks_of(first[0]) if first else 0, len(self.group),
+            lacking_tokens + waiting.tokens, self.limits.max_num_batched_tokens * len(self.batches),
         )  # fmt: skip
+
+    def _holding(self) -> tuple[int, int]:
+        """Blocks that running and paused requests use, and tokens that prompts lack."""
+        block_tokens, used_blocks, lacking_tokens = self.executor.kv.block_tokens, 0, 0
+        for batch in self.batches:
+            for request in batch.running:  # `known_tokens`, written out: it is asked for often
+                known = request.prompt_tokens + request.generated_tokens
+                used_blocks += -(-known // block_tokens)
+                if not request.decoding:
+                    lacking_tokens += known - request.computed_tokens
+        for request in self.paused:
+            used_blocks += self.waiting.blocks_of(request)
+        return used_blocks, lacking_tokens
+
+    def changed(self) -> None:
+        """Tells that requests have begun or ended to run here, or that a batch runs."""
+        self._held = None
 
     def give_queue(self) -> Target:
         """Gives the queue away, with what there is room for here (§4.3)."""
         kv, queue = self.executor.kv, list(self.waiting)
-        seats = self.limits.max_num_seqs * len(self.batches) - len(self.running)
+        seats = self.limits.max_num_seqs * len(self.batches) - self.num_running
         self.waiting.clear()
         load = self.load()
         return Target(
@@ -156,7 +174,7 @@ class Server:
 
     def submit(self, request: Request) -> None:
         """Queues the request behind all waiting requests of its priority (§4.3)."""
-        insort_right(self.waiting, request, key=_urgency)
+        self.waiting.put(request)
         if len(self.waiting) == 1 or any(batch.idle for batch in self.batches):
             self.wake()
 
@@ -166,6 +184,7 @@ class Server:
         for batch, dealt in zip(lightest, deal(requests, len(self.batches)), strict=True):
             batch.running += dealt
             batch.running.sort(key=lambda r: (r.arrival_s, r.request_id))
+        self.changed()
         self.wake()
 
     def wake(self, *, idle: bool = False) -> None:
@@ -178,7 +197,7 @@ class Server:
         """Tells that a move of the request's KV has ended."""
         if request in self.held_back and request.request_id not in self.moving:
             self.held_back.remove(request)
-            self._wait_again(request)
+            self.waiting.put_first(request)
         self.wake(idle=self.leaving is None)
 
     def stop(self) -> None:
@@ -209,6 +228,7 @@ class Server:
                 batch.running.remove(request)
         if request in self.paused:
             self.paused.remove(request)
+        self.changed()
 
     def resume(self, request: Request) -> None:
         """Lets a request run again that was paused for its last block; the block did not move."""
@@ -220,37 +240,32 @@ class Server:
         """Frees the KV of a paused request, which waits again."""
         self.executor.evict(request)
         self.paused.remove(request)
-        self._wait_again(request)
-
-    def _wait_again(self, request: Request) -> None:
-        """Queues the request before all waiting requests of its priority."""
-        insort_left(self.waiting, request, key=_urgency)
+        self.waiting.put_first(request)
+        self.changed()
 
     async def _serve(self, batch: MicroBatch) -> None:
         try:
             await batch.serve()
+            self.changed()
         except InstanceLost:
-            return  # the system hears of the death and closes this server
+            self.changed()  # the system hears of the death and closes this server
 
     def sort_preempted(self) -> None:
         """Sorts preempted requests into the queue by priority. A request whose KV is on a link is
         set aside until the move has ended."""
-        if self.preempted:
-            in_order = sorted(self.waiting, key=_urgency)
-            self.waiting.clear()
-            self.waiting.extend(in_order)
-            self.preempted = False
-        if self.moving:
-            for request in [r for r in self.waiting if r.request_id in self.moving]:
-                self.waiting.remove(request)
+        preempted = [self.waiting.popleft() for _ in range(self.num_preempted)]
+        self.num_preempted = 0
+        for request in reversed(preempted):
+            if request.request_id in self.moving:
                 self.held_back.append(request)
+            else:
+                self.waiting.put_first(request)
 
     def iteration_tokens(self) -> int:
         """Tokens of the next iteration."""
         if not self._balanced:
             return self.limits.max_num_batched_tokens
-        prompt_tokens = sum(request.known_tokens for request in self.waiting)
-        return balanced_tokens(self.limits, prompt_tokens, len(self.batches))
+        return balanced_tokens(self.limits, self.waiting.tokens, len(self.batches))
 
     def max_steps(self, decodes: Sequence[Request]) -> int | None:
         """Decode steps of the next run; None: no limit. If memory is short, as many as fit into the
@@ -258,14 +273,10 @@ class Server:
         kv = self.executor.kv
         if not self.shared:
             return None
-        if kv.free_blocks >= 2 * len(self.running):
+        if kv.free_blocks >= 2 * self.num_running:
             return self._steps_beside
         inside = [kv.block_tokens - r.computed_tokens % kv.block_tokens for r in decodes]
         return min([self._steps_beside, *inside])
-
-
-def _urgency(request: Request) -> int:
-    return -request.priority
 
 
 def deal(requests: Iterable[Request], num: int) -> list[list[Request]]:

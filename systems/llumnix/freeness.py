@@ -18,7 +18,7 @@ def freeness(load: Load) -> float:
     of the first queued request, which only a load balancer counts (Algorithm 1, without the
     headroom of priorities). Below 0 if the first queued request does not fit.
     """
-    virtual_usage = load.used_blocks + sum(load.queued_blocks[:1])
+    virtual_usage = load.used_blocks + load.first_blocks
     return (load.total_blocks - virtual_usage) / max(1, load.num_running)
 
 

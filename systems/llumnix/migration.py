@@ -67,7 +67,9 @@ class QueuedMove(NamedTuple):
     target: str  # name of an instance
 
 
-def queued_moves(source: Load, others: Sequence[Load]) -> list[QueuedMove]:
+def queued_moves(
+    source: Load, queued_blocks: Sequence[int], others: Sequence[Load]
+) -> list[QueuedMove]:
     """Llumnix with migration by KunServe's code: queued requests move, running ones do not.
 
     If the queue needs at least the blocks that are free, its shortest requests go to the instance
@@ -75,12 +77,12 @@ def queued_moves(source: Load, others: Sequence[Load]) -> list[QueuedMove]:
     (SJTU-IPADS/kunserve@ba746905).
     """
     own = source.spare_blocks
-    if own > 0 or not source.queued_blocks or not others:
+    if own > 0 or not queued_blocks or not others:
         return []
     target = max(others, key=lambda load: (load.spare_blocks, load.name))
     left = (target.spare_blocks - own) / 2
     moves = []
-    for blocks, place in sorted((blocks, k) for k, blocks in enumerate(source.queued_blocks)):
+    for blocks, place in sorted((blocks, k) for k, blocks in enumerate(queued_blocks)):
         left -= blocks
         if left < 0:
             break

@@ -114,8 +114,9 @@ class Llumnix:
 
     def _migrate_queued(self, source: Server) -> None:
         others = {s.name: s for s in self._manager.servers if s is not source}
-        moves = queued_moves(source.load(), [other.load() for other in others.values()])
         queue = list(source.waiting)
+        blocks = list(map(source.waiting.blocks_of, queue))
+        moves = queued_moves(source.load(), blocks, [other.load() for other in others.values()])
         for move in moves:
             request = queue[move.place]
             source.waiting.remove(request)

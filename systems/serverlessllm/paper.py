@@ -7,6 +7,8 @@ happens at the end of requests and never before. An instance batches continuousl
 
 from __future__ import annotations
 
+from bisect import insort
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -147,13 +149,15 @@ class PaperScheduler:
         ]
         for server in self._servers:
             server.device.on_lost = partial(self._lost, server)
-        self._queued: dict[str, list[Request]] = {name: [] for name in cluster.models}
+        self._queued: dict[str, deque[Request]] = {name: deque() for name in cluster.models}
         self._started_s = dict.fromkeys(cluster.models, -inf)
 
     def submit(self, request: Request) -> None:
-        queue = self._queued[request.model]
-        queue.append(request)
-        queue.sort(key=self._urgency)
+        queue, urgency = self._queued[request.model], self._urgency
+        if not queue or urgency(queue[-1]) <= urgency(request):
+            queue.append(request)
+        else:
+            insort(queue, request, key=urgency)
         self._changed.set()
 
     def _lost(self, server: Server, leaving: set[int]) -> None:
@@ -174,16 +178,20 @@ class PaperScheduler:
     def _dispatch(self) -> None:
         """Queued requests go to the instance of their model with the fewest requests, while an
         instance has room. A new instance takes what has queued for it."""
+        ready_of: dict[str | None, list[Server]] = {}
+        for server in self._servers:
+            if not server.loading:
+                ready_of.setdefault(server.model, []).append(server)
         for model, queue in self._queued.items():
             while queue and not self._servers:
                 self._drop(queue.pop(), ALL_LOST)
-            ready = [s for s in self._servers if s.model == model and not s.loading]
+            ready = ready_of.get(model, [])
             while queue and ready:
                 open_to_it = ready if self._may_join(queue[0]) else [s for s in ready if s.fresh]
-                server = min(open_to_it, key=lambda s: s.num_requests, default=None)
-                if server is None or server.num_requests >= self._config.concurrency:
+                least = min(open_to_it, key=lambda s: s.num_requests, default=None)
+                if least is None or least.num_requests >= self._config.concurrency:
                     break
-                server.submit(queue.pop(0))
+                least.submit(queue.popleft())
             for server in ready:
                 server.fresh = False
 

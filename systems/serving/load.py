@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -14,7 +13,9 @@ class Load:
     total_blocks: int
     used_blocks: int  # of KV that running requests hold
     num_running: int
-    queued_blocks: Sequence[int] = ()  # that each queued request needs, in order of service
+    num_queued: int = 0
+    queued_blocks: int = 0  # that all queued requests need
+    first_blocks: int = 0  # of these, what the first in order of service needs
     members: int = 1  # instances
     lacking_tokens: int = 0  # of prompts, still to be computed
     batch_tokens: int = 0  # what its batches compute at once
@@ -22,8 +23,8 @@ class Load:
     @property
     def spare_blocks(self) -> int:
         """Free blocks minus the blocks that the whole queue needs."""
-        return self.total_blocks - self.used_blocks - sum(self.queued_blocks)
+        return self.total_blocks - self.used_blocks - self.queued_blocks
 
     @property
     def num_requests(self) -> int:
-        return self.num_running + len(self.queued_blocks)
+        return self.num_running + self.num_queued

@@ -5,7 +5,7 @@
 Azure conv lengths (drawn with replacement), Poisson arrivals at 2 requests/s per instance,
 llama2-7b on A100s, system vllm. Each case runs in a process of its own for its memory; the
 per-token reference runs the same policy one iteration at a time. Each case runs in Python, and
-compiled where `make setup` could do that. Whole runs of other systems: `bench_systems`.
+compiled where `make setup` could do that. Loops of other systems: `bench_loops`; whole runs: `bench_systems`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from harness.request import Request
 from harness.running.client import Client
 from harness.sim.instance import SimInstance
 from systems.baselines.vllm import VllmSystem
+from tests.benchmarks.bench_loops import LOOPS
 from tests.benchmarks.bench_systems import RUNS
 from tests.running import composed, hardware_profile, model_spec
 from tests.unit.sim_oracle import PerTokenInstance
@@ -114,15 +115,14 @@ def in_a_process(
     num_requests: int, num_instances: int, stepping: str, pure: bool = True
 ) -> dict[str, Any]:
     case = [str(num_requests), str(num_instances), stepping]
-    return _told(["tests.benchmarks.bench_sim", "--case", *case], pure)
+    return _told(["tests.benchmarks.bench_sim", "--case", *case], pure)[0]
 
 
-def _told(module: list[str], pure: bool) -> dict[str, Any]:
+def _told(module: list[str], pure: bool) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", *module]
     env = os.environ | {"HARNESS_PURE": "1" if pure else "0"}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env)
-    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return row
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def main() -> None:
@@ -149,14 +149,20 @@ def main() -> None:
             f"{row['requests_per_s']:,.0f}", f"{row['us_per_request']:.1f}",
             f"{row['peak_memory_gib']:.2f}",
         )  # fmt: skip
-    runs = [_told(["tests.benchmarks.bench_systems", n], pure) for n in RUNS for pure in both]
+    runs = [_told(["tests.benchmarks.bench_systems", n], pure)[0] for n in RUNS for pure in both]
+    systems = [row for n in LOOPS for row in _told(["tests.benchmarks.bench_loops", n], both[-1])]
+    loops = Table("system", "load", "requests", "requests/s")
+    for row in systems:
+        cells = row["system"], row["load"], f"{row['requests']:,}"
+        loops.add_row(*cells, f"{row['requests_per_s']:,.0f}")
     whole = Table("whole run", "requests", "compiled", "CPU s")
     for run in runs:
         cells = str(run["requests"]), "yes" if run["compiled"] else "no", f"{run['cpu_s']:.2f}"
         whole.add_row(run["name"], *cells)
-    Console().print(table, whole)
+    Console().print(table, whole, loops)
     if chosen.json:
-        found = {"machine": machine(), "git": git_revision(), "rows": rows, "runs": runs}
+        found = {"machine": machine(), "git": git_revision(), "rows": rows}
+        found |= {"runs": runs, "systems": systems}
         chosen.json.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import pytest
 
 from harness.request import Request
-from systems.aegaeon.prefill import Group, JobQueue, joinable, pending_time_s
+from systems.aegaeon.prefill import JobQueue, joinable
 from tests.unit.aegaeon.trial import Trial, requests_of
 
 MAX_GPSIZE = 3
@@ -23,22 +22,33 @@ class Estimates:
         return PREFILL_S
 
 
+def queued(*models: str) -> JobQueue:
+    """A group of one request for each of `models`."""
+    queue = JobQueue(Estimates())  # type: ignore[arg-type]
+    for number, model in enumerate(models):
+        queue.add(Request(number, 0.0, model, 10, 10), None)
+    return queue
+
+
 def test_a_group_that_was_full_stays_closed_and_the_artifacts_opens_again() -> None:
-    group = Group("a")
+    queue = queued()
     for number in range(MAX_GPSIZE):
-        group.add(Request(number, 0.0, "a", 10, 10))
-    group.pending.popleft()
-    assert joinable([deque([group])], "a", MAX_GPSIZE, accumulated=True) is None
-    assert joinable([deque([group])], "a", MAX_GPSIZE, accumulated=False) == (0, group)
+        found = joinable([queue], "a", MAX_GPSIZE, accumulated=True)
+        queue.add(Request(number, 0.0, "a", 10, 10), None if found is None else found[1])
+    [group] = queue.groups
+    queue.pop(group)
+    assert joinable([queue], "a", MAX_GPSIZE, accumulated=True) is None
+    assert joinable([queue], "a", MAX_GPSIZE, accumulated=False) == (0, group)
 
 
 def test_pending_time_counts_a_switch_only_where_the_model_changes() -> None:
-    queue: JobQueue = deque()
-    for model in ("a", "a", "b"):
-        queue.append(Group(model))
-        queue[-1].add(Request(len(queue), 0.0, model, 10, 10))
-    assert pending_time_s(queue, None, Estimates()) == 2 + 3 + 3 * PREFILL_S  # type: ignore[arg-type]
-    assert pending_time_s(queue, "a", Estimates()) == 3 + 3 * PREFILL_S  # type: ignore[arg-type]
+    queue = queued("a", "a", "b")
+    assert queue.pending_time_s(None) == 2 + 3 + 3 * PREFILL_S
+    assert queue.pending_time_s("a") == 3 + 3 * PREFILL_S
+    for _ in range(2):
+        queue.pop(queue.groups[0])
+    assert queue.pending_time_s("a") == 3 + PREFILL_S
+    assert queue.pending_time_s("b") == PREFILL_S
 
 
 @pytest.mark.parametrize(("variant", "load"), [("paper", 3.0 + PREFILL_S), ("artifact", 1.0)])
@@ -47,9 +57,7 @@ def test_the_load_is_the_papers_time_or_the_codes_number_of_requests(
 ) -> None:
     found = Trial(f"system.variant={variant}", num_instances=2)
     found.serve(requests_of((0.0, "narrow-0", 5, 1)))
-    group = Group("b")
-    group.add(Request(0, 0.0, "b", 10, 10))
-    assert found.system._variant.load(deque([group]), "a", Estimates()) == load
+    assert found.system._variant.load(queued("b"), "a") == load
 
 
 @pytest.mark.parametrize(("variant", "expected"), [("paper", [1]), ("artifact", [])])

@@ -143,7 +143,7 @@ def test_a_turn_ends_after_its_quota_however_many_requests_join_it(
 
     class Watched(Decoder):
         def _grown(self, batch: DecodeBatch, ready: list[Request]) -> list[Request]:
-            turn, now_s = self._turns[0], self._loop.now
+            turn, now_s = self._turns[self._turn], self._loop.now
             if not turn.awaited:  # the clock runs
                 begun_s.setdefault(turn, now_s)
                 ended_s[turn] = now_s

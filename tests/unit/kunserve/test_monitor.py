@@ -27,7 +27,7 @@ CODE = ArtifactConfig(**GOOD_CODE)  # type: ignore[arg-type]
 
 
 def load(total: int, free: int, pending: int) -> Load:
-    return Load("a", total, total - free, 1, [pending] if pending else [])
+    return Load("a", total, total - free, 1, int(pending > 0), pending)
 
 
 def decisions(
@@ -96,7 +96,7 @@ def test_spare_memory_of_one_group_is_no_help_to_another() -> None:
 
 
 def test_demand_counts_the_whole_queue_or_the_head_of_the_line() -> None:
-    queue = Load("a", 100, 60, 2, [5, 7, 9])
+    queue = Load("a", 100, 60, 2, 3, 21, 5)
     assert queued_blocks(queue, "all") == queued_blocks(queue, "plan") == 21
     assert queued_blocks(queue, "first") == 5
     assert queued_blocks(Load("a", 100, 40, 1), "first") == 0

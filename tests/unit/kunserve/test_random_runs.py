@@ -6,6 +6,10 @@ import random
 
 import pytest
 
+from harness.request import Request
+from systems.kunserve.group_manager import GroupManager
+from systems.kunserve.server import Server
+from systems.serving.load import Load
 from tests.elastic import check, hardware, private
 from tests.kunserve import Arrival, serve
 from tests.unit.kunserve.test_system import WHEN
@@ -41,9 +45,33 @@ def arrivals(rng: random.Random, instances: int) -> list[Arrival]:
     return found
 
 
+def counted(server: Server) -> Load:
+    """What the server keeps, counted anew."""
+    size, queue = server.executor.kv.block_tokens, [*server.held_back, *server.waiting]
+    running = [*server.running, *server.paused]
+    queued = [-(-r.known_tokens // size) for r in queue]
+    lacking = [r.known_tokens - r.computed_tokens for r in server.running if not r.decoding]
+    return Load(
+        server.name, server.executor.kv.num_blocks, sum(-(-r.known_tokens // size) for r in running),
+        len(running), len(queue), sum(queued), sum(queued[:1]), len(server.group),
+        sum(lacking) + sum(r.known_tokens for r in queue),
+        server.limits.max_num_batched_tokens * len(server.batches),
+    )  # fmt: skip
+
+
 # 5104: a merge in the moment in which requests leave a pipeline for an instance that is to end.
 @pytest.mark.parametrize("seed", [1, 3, 7, 5001, 5104])
-def test_nobody_is_lost_and_no_page_is_left(seed: int) -> None:
+def test_nobody_is_lost_no_page_is_left_and_loads_are_kept(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatch = GroupManager.dispatch
+
+    def checked(manager: GroupManager, request: Request) -> None:
+        for server in manager.servers:
+            assert server.load() == counted(server)
+        dispatch(manager, request)
+
+    monkeypatch.setattr(GroupManager, "dispatch", checked)
     rng = random.Random(seed)
     instances = rng.choice([3, 4, 6, 8])
     model = rng.choice(["tiny-llama", "tiny-llama-deep"])

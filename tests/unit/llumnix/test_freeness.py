@@ -13,7 +13,8 @@ from systems.serving.load import Load
 
 def load(name: str = "a", used: list[int] | None = None, queued: list[int] | None = None) -> Load:
     used = used or []
-    return Load(name, 100, sum(used), len(used), queued or [])
+    queued = queued or []
+    return Load(name, 100, sum(used), len(used), len(queued), sum(queued), sum(queued[:1]))
 
 
 def test_freeness_is_what_is_left_for_each_request_of_the_batch() -> None:

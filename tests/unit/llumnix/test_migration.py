@@ -22,7 +22,8 @@ CONFIG = PairConfig(source_below=5, target_above=20)
 
 
 def load(name: str, used: list[int], queued: list[int] | None = None) -> Load:
-    return Load(name, 100, sum(used), len(used), queued or [])
+    queued = queued or []
+    return Load(name, 100, sum(used), len(used), len(queued), sum(queued), sum(queued[:1]))
 
 
 def test_the_least_free_goes_with_the_freest() -> None:
@@ -50,13 +51,18 @@ def test_the_least_important_and_shortest_migrates() -> None:
 
 
 def test_kunserves_code_moves_the_shortest_queued() -> None:
-    full = load("a", [60, 35], [40, 10, 20, 10])  # spare: 5 - 80
+    queue = [40, 10, 20, 10]
+    full = load("a", [60, 35], queue)  # spare: 5 - 80
     spare = [load("b", [50]), load("c", [20])]  # 50, 80
     # Half of 80 + 75: 77 blocks go, the shortest first.
-    assert queued_moves(full, spare) == [QueuedMove(1, "c"), QueuedMove(3, "c"), QueuedMove(2, "c")]
-    assert queued_moves(load("a", [60, 35], [4]), spare) == []  # it fits
-    assert queued_moves(load("a", [60, 35], [5]), spare) == [QueuedMove(0, "c")]  # ≥, not >
-    assert queued_moves(full, []) == []
+    assert queued_moves(full, queue, spare) == [
+        QueuedMove(1, "c"),
+        QueuedMove(3, "c"),
+        QueuedMove(2, "c"),
+    ]
+    assert queued_moves(load("a", [60, 35], [4]), [4], spare) == []  # it fits
+    assert queued_moves(load("a", [60, 35], [5]), [5], spare) == [QueuedMove(0, "c")]  # ≥, not >
+    assert queued_moves(full, queue, []) == []
 
 
 lists = st.lists(
@@ -88,15 +94,16 @@ def test_queued_moves_never_make_the_target_the_worse_one(
     parts: list[tuple[list[int], list[int]]],
 ) -> None:
     source, *others = [load(f"i{k}", used, queued) for k, (used, queued) in enumerate(parts)]
-    moves = queued_moves(source, others)
+    queue = parts[0][1]
+    moves = queued_moves(source, queue, others)
     assert len({move.place for move in moves}) == len(moves)
     if moves:
         (target,) = {move.target for move in moves}
-        went = sum(source.queued_blocks[move.place] for move in moves)
+        went = sum(queue[move.place] for move in moves)
         chosen = next(each for each in others if each.name == target)
 
         def spare(each: Load) -> int:
-            return 100 - each.used_blocks - sum(each.queued_blocks)
+            return 100 - each.used_blocks - each.queued_blocks
 
         assert spare(chosen) - went >= spare(source) + went
         assert spare(chosen) == max(spare(each) for each in others)

@@ -1,0 +1,53 @@
+"""What a simulated request costs does not grow with the queue: lines of Python that are run for
+it, and events of the loop, counted and not timed, with four times as many requests in the queue.
+
+Lines of code that is compiled cannot be counted; the other way of running these tests does."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from harness import compiled
+from tests.benchmarks.bench_loops import AT_ONCE_PER_S, LOOPS, simulate, words
+
+FEW, MANY = 120, 480  # requests; four instances run a few each
+SMALL = ("workload.lengths.max_prompt_tokens=200", "workload.lengths.max_output_tokens=24")
+FEW_BLOCKS = {  # so that most requests wait
+    "vllm": 60, "llumnix": 60, "kunserve": 60, "distserve": 60, "blitzscale": 60, "aqua": 100,
+}  # fmt: skip
+
+
+def counted(system: str, num_requests: int) -> tuple[float, float]:
+    """Lines and events for each request."""
+    lines = events = 0
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        nonlocal lines, events
+        if event == "line":
+            lines += 1
+        elif event == "call" and frame.f_code.co_name == "_step":
+            events += 1
+        return trace
+
+    async def watched(play: Any) -> None:
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            await play
+        finally:
+            sys.settrace(before)
+
+    blocks = [f"engine.num_kv_blocks={FEW_BLOCKS[system]}"] if system in FEW_BLOCKS else []
+    simulate([*words(system, num_requests, AT_ONCE_PER_S), *SMALL, *blocks], watched)
+    return lines / num_requests, events / num_requests
+
+
+@pytest.mark.skipif(compiled.state() == "compiled", reason="counts lines of Python")
+@pytest.mark.parametrize("system", LOOPS)
+def test_a_request_costs_as_much_with_a_long_queue(system: str) -> None:
+    few, many = counted(system, FEW), counted(system, MANY)
+    assert many[0] <= 1.1 * few[0], f"lines for each request: {few[0]:.0f} and {many[0]:.0f}"
+    assert many[1] <= 1.1 * few[1], f"events for each request: {few[1]:.1f} and {many[1]:.1f}"
