@@ -39,7 +39,7 @@ GROUPS = {
         "harness/pooled/instance.py", "harness/pooled/slab.py", "harness/pooled/weights.py",
         "harness/sim/fabric.py",
         "harness/sim/fair_share.py", "harness/sim/fluid.py", "harness/sim/network.py",
-        "harness/sim/layerwise.py",
+        "harness/elastic/pipeline.py", "harness/sim/layerwise.py", "harness/sim/pipeline.py",
     ],
     "serving": [
         "systems/serving/iteration.py", "systems/serving/load.py", "systems/serving/replica.py",
@@ -61,7 +61,7 @@ GROUPS = {
         "systems/blitzscale/serving.py",
     ],
     "aqua": [
-        "systems/aqua/artifact_scheduler.py",
+        "systems/aqua/artifact_scheduler.py", "systems/aqua/consumer.py",
         "systems/aqua/fair_scheduler.py", "systems/aqua/paging.py", "systems/aqua/prompt.py",
         "systems/aqua/turn.py",
     ],

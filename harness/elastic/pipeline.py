@@ -74,7 +74,7 @@ class Pipeline(BaseInstance):
         name = "+".join(instance.name for instance, _ in stages)
         super().__init__(name, stages[0][0].model, kv, shared.loop, shared.recorder)
         self.stages = tuple(stages)
-        self._executor, self._directory, self._homes = executor, shared.directory, tuple(homes)
+        self._executor, self._directory, self._homes = executor, shared.directory, kv.homes
 
     def adopt(self, requests: Sequence[Request], holder: ElasticInstance) -> None:
         """Requests that ran on `holder` alone run here from now on; their KV is where it is."""
@@ -96,7 +96,8 @@ class Pipeline(BaseInstance):
         needed: list[ElasticInstance] = []
         grown: Grown = []
         try:
-            strays = [r for r in batch.requests if self._directory.where(r) != self._homes]
+            wheres, homes = self._directory.wheres, self._homes
+            strays = [r for r in batch.requests if wheres.get(r.request_id) is not homes]
             needed = self._needed(strays)
             for instance in needed:
                 instance.check_alive()  # one may have died while the batch's KV was moved

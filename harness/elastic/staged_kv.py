@@ -39,22 +39,22 @@ class StagedKv(BlockPool):
         self, homes: Sequence[tuple[Holder, Groups]], directory: KvDirectory, block_tokens: int
     ) -> None:
         self.block_tokens = block_tokens
-        self._homes, self._directory = tuple(homes), directory
+        self.homes, self._directory = tuple(homes), directory
         self.held = _Held(directory.wheres)  # type: ignore[assignment]  # holders count
 
     @property
     def free_blocks(self) -> int:
         """New blocks that all stages have room for."""
-        return min(holder.kv.free_pages // len(groups) for holder, groups in self._homes)
+        return min(holder.kv.free_pages // len(groups) for holder, groups in self.homes)
 
     @property
     def num_blocks(self) -> int:  # the holders' memory decides
-        return min(holder.kv.num_pages // len(groups) for holder, groups in self._homes)
+        return min(holder.kv.num_pages // len(groups) for holder, groups in self.homes)
 
     def grow(self, request: Request, tokens: int, groups: Groups | None = None) -> bool:
         where = self._directory.where(request)
         new = not where
-        where = where or self._homes
+        where = where or self.homes
         if any(holder.kv.can_grow(request, tokens, its) < 0 for holder, its in where):
             return False
         for holder, its in where:
@@ -66,6 +66,8 @@ class StagedKv(BlockPool):
     def grow_steps(self, decodes: list[Request], steps: int) -> list[tuple[Request, int]] | None:
         grown: list[tuple[Request, int]] = []
         for request in decodes:
+            if steps <= -request.computed_tokens % self.block_tokens:
+                continue  # the last block held has room for them
             held = self.held[request.request_id]
             if request.computed_tokens + steps > held * self.block_tokens:
                 if not self.grow(request, request.computed_tokens + steps):
@@ -87,11 +89,15 @@ class StagedKv(BlockPool):
 
     def growth_steps(self, decodes: Sequence[Request], limit: int) -> int:
         """The steps that `BlockPool.growth_steps` gives for the holder that has the least room."""
-        holders = {id(h): h for r in decodes for h, _ in self._directory.where(r)}
-        for holder in holders.values():
+        holders, homes, wheres = dict(self.homes), self.homes, self._directory.wheres
+        for request in decodes:
+            where = wheres.get(request.request_id, ())
+            if where is not homes:
+                holders |= where
+        for holder in holders:
             limit = holder.kv.growth_steps(decodes, limit)
         return limit
 
     def check(self) -> None:
-        for holder, _ in self._homes:
+        for holder, _ in self.homes:
             holder.kv.check()

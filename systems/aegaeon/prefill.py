@@ -7,7 +7,7 @@ nothing of decoding: a request that has its first token is handed on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.clock import Loop
@@ -204,7 +204,11 @@ class Prefiller:
         return False
 
     def _prefetch(self) -> None:
-        self.scaler.prefetch(group.model for group in self.queue)
+        self.scaler.prefetch(self._upcoming())
+
+    def _upcoming(self) -> Iterator[str]:  # compiled, an expression would go through all groups
+        for group in self.queue:
+            yield group.model
 
     async def serve(self) -> None:
         while True:

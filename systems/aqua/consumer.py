@@ -91,8 +91,7 @@ class Consumer:
                     fcfs = falls_back(self.swap.in_dram(), self._fallback)
                     chosen = self._turn.choose(prompts, fcfs=fcfs)
                     self._begin(chosen)
-                    await self._page(chosen)
-                    prompts = self._prompts()
+                    prompts = await self._page(prompts, chosen)
                 await self._iterate({prompt.request_id: prompt for prompt in prompts})
         except InstanceLost:
             if self.instance.lost is None:
@@ -115,19 +114,20 @@ class Consumer:
             request = behind.popleft()
             self._begun[request.request_id] = request
 
-    async def _page(self, chosen: Slice) -> None:
+    async def _page(self, prompts: list[Prompt], chosen: Slice) -> list[Prompt]:
         """Pages until exactly the members of `chosen` are on the device; if a lender dies
-        meanwhile, begins anew."""
+        meanwhile, begins anew. Returns the prompts as they are then."""
         while True:
-            moves = paging(self._prompts(), chosen)
+            moves = paging(prompts, chosen)
             if not moves.out and not moves.into:
-                return
+                return prompts
             await self.swap.page_out([self._requests[each] for each in moves.out])
             into = [self._requests[each] for each in moves.into]
             new = [request for request in into if self._prefixes.awaited_by(request)]
             await self.swap.page_in([request for request in into if request not in new])
             for request in new:
                 await self._prefixes.bring(request)
+            prompts = self._prompts()
 
     async def _iterate(self, prompts: Mapping[Hashable, Prompt]) -> None:
         """Runs an iteration; or as many as are left of the slice, where nobody is prefilled."""

@@ -107,6 +107,8 @@ class Scaler:
         """Takes draining and idle instances back first; loads new ones for the rest."""
         targets: list[Slot] = []
         for role, count in ((Role.DECODE, num_decodes), (self._prompts, num_prefills)):
+            if not count:
+                continue
             back = growth.revived(self._fleet.in_use(), role, count)
             for slot in back:
                 if slot.role is not role:

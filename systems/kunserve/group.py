@@ -6,6 +6,7 @@ A group is its pipeline: which member holds which layers, stage by stage. Plain 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 
 from harness.elastic.device_layout import layer_weight_bytes
@@ -37,6 +38,7 @@ def names(groups: Iterable[Group]) -> set[str]:
     return {stage.member for group in groups for stage in group}
 
 
+@cache
 def shard_bytes(model: ModelSpec, layers: range) -> int:
     """Bytes of the weights of `layers` on one instance, all its devices together."""
     return model.tp * sum(layer_weight_bytes(model, layer) for layer in layers)

@@ -144,11 +144,12 @@ class Server:
         """Blocks that running and paused requests use, and tokens that prompts lack."""
         block_tokens, used_blocks, lacking_tokens = self.executor.kv.block_tokens, 0, 0
         for batch in self.batches:
-            for request in batch.running:  # `known_tokens`, written out: it is asked for often
+            for request in batch.running:  # properties, written out: it is asked for often
                 known = request.prompt_tokens + request.generated_tokens
                 used_blocks += -(-known // block_tokens)
-                if not request.decoding:
-                    lacking_tokens += known - request.computed_tokens
+                lacking = known - request.computed_tokens
+                if lacking != 1 or not request.generated_tokens:  # it does not decode
+                    lacking_tokens += lacking
         for request in self.paused:
             used_blocks += self.waiting.blocks_of(request)
         return used_blocks, lacking_tokens

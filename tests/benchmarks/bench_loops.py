@@ -24,7 +24,7 @@ from harness.running import serve
 from harness.running.prepare import prepare
 from tests.running import composed
 
-SIZES = (4_000, 16_000, 50_000)
+SIZES = (1_000, 4_000, 16_000)
 AT_ONCE_PER_S = 1e5  # so that the queue is as long as the schedule
 FOUR = ("hardware=a100x1", "hardware.num_devices=4", "model=llama2-7b")
 MANY = (
@@ -33,15 +33,18 @@ MANY = (
 )  # fmt: skip
 # {system: (its options, 0.8 of the requests/s that these instances can serve)}
 LOOPS: dict[str, tuple[tuple[str, ...], float]] = {
-    "vllm": (FOUR, 20.0),
-    "llumnix": (FOUR, 20.0),
-    "kunserve": (FOUR, 20.0),
-    "distserve": ((*FOUR, "system.batch_tokens=4096"), 10.0),
-    "blitzscale": ((*FOUR, "system.batch_tokens=4096"), 10.0),
-    "aqua": (("hardware=h100x8", "hardware.num_devices=2", "model=llama2-7b"), 5.0),
-    "aegaeon": ((*MANY, "slo=aegaeon"), 5.0),
-    "serverlessllm": (MANY, 5.0),
-    "muxserve": (MANY, 5.0),
+    "vllm": (FOUR, 18.0),
+    "llumnix": (FOUR, 15.0),
+    "kunserve": (FOUR, 15.0),
+    "distserve": ((*FOUR, "system.batch_tokens=4096"), 11.0),
+    "blitzscale": ((*FOUR, "system.batch_tokens=4096"), 8.0),
+    "aqua": (("hardware=h100x8", "hardware.num_devices=2", "model=llama2-7b"), 9.0),
+    "aegaeon": ((*MANY, "slo=aegaeon"), 25.0),
+    "serverlessllm": (MANY, 13.0),
+    "muxserve": (
+        (*MANY[:2], "workload.models.kind=uniform", "workload.models.num_models=16"),
+        65.0,
+    ),
 }
 
 

@@ -5,7 +5,8 @@
 Azure conv lengths (drawn with replacement), Poisson arrivals at 2 requests/s per instance,
 llama2-7b on A100s, system vllm. Each case runs in a process of its own for its memory; the
 per-token reference runs the same policy one iteration at a time. Each case runs in Python, and
-compiled where `make setup` could do that. Loops of other systems: `bench_loops`; whole runs: `bench_systems`.
+compiled where `make setup` could do that. Loops of other systems: `bench_loops`; whole runs:
+`bench_systems`.
 """
 
 from __future__ import annotations

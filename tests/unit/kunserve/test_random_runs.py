@@ -52,8 +52,9 @@ def counted(server: Server) -> Load:
     queued = [-(-r.known_tokens // size) for r in queue]
     lacking = [r.known_tokens - r.computed_tokens for r in server.running if not r.decoding]
     return Load(
-        server.name, server.executor.kv.num_blocks, sum(-(-r.known_tokens // size) for r in running),
-        len(running), len(queue), sum(queued), sum(queued[:1]), len(server.group),
+        server.name, server.executor.kv.num_blocks,
+        sum(-(-r.known_tokens // size) for r in running), len(running),
+        len(queue), sum(queued), sum(queued[:1]), len(server.group),
         sum(lacking) + sum(r.known_tokens for r in queue),
         server.limits.max_num_batched_tokens * len(server.batches),
     )  # fmt: skip
