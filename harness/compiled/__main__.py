@@ -61,7 +61,7 @@ GROUPS = {
         "systems/blitzscale/serving.py",
     ],
     "aqua": [
-        "systems/aqua/artifact_scheduler.py", "systems/aqua/consumer.py",
+        "systems/aqua/artifact_scheduler.py",
         "systems/aqua/fair_scheduler.py", "systems/aqua/paging.py", "systems/aqua/prompt.py",
         "systems/aqua/turn.py",
     ],

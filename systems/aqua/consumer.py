@@ -6,10 +6,7 @@ this loop puts device operations in order. Paging is between iterations, and not
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from itertools import count
 
 from harness.clock import Event, Loop
 from harness.elastic.instance import ElasticInstance
@@ -53,18 +50,11 @@ class Consumer:
         self._looks = Looks(config.informer_config())
         self.wake = Event(loop)
         self._requests: dict[Hashable, Request] = {}  # requests by request_id, in order of arrival
-        self._numbers = count()
-        self._arrival: dict[Hashable, int] = {}  # of each of them: its number
-        self._begun: dict[Hashable, Request] = {}  # those that were chosen once
-        self._behind: deque[Request] = deque()  # the others, in order of arrival
-        self._seen: dict[Hashable, Prompt] = {}  # as `_prompts` saw them last
         self._lost_leases: list[str] = []
 
     def submit(self, request: Request) -> None:
         self._requests[request.request_id] = request
-        self._arrival[request.request_id] = next(self._numbers)
         self._prefixes.expect(request)
-        self._behind.append(request)
         self._turn.arrived = True
         self.wake.set()
 
@@ -89,9 +79,8 @@ class Consumer:
                 prompts = self._prompts()
                 if self._turn.due(prompts):
                     fcfs = falls_back(self.swap.in_dram(), self._fallback)
-                    chosen = self._turn.choose(prompts, fcfs=fcfs)
-                    self._begin(chosen)
-                    prompts = await self._page(prompts, chosen)
+                    await self._page(self._turn.choose(prompts, fcfs=fcfs))
+                    prompts = self._prompts()
                 await self._iterate({prompt.request_id: prompt for prompt in prompts})
         except InstanceLost:
             if self.instance.lost is None:
@@ -101,33 +90,21 @@ class Consumer:
             self.instance.evict(request)
         await self.swap.drop_all()
         self._requests.clear()
-        self._arrival.clear()
-        self._begun.clear()
-        self._behind.clear()
-        self._seen.clear()
         self._on_death(left)
 
-    def _begin(self, chosen: Slice) -> None:
-        """Of those behind, the first ones are chosen."""
-        members, behind = set(chosen.members), self._behind
-        while behind and behind[0].request_id in members:
-            request = behind.popleft()
-            self._begun[request.request_id] = request
-
-    async def _page(self, prompts: list[Prompt], chosen: Slice) -> list[Prompt]:
+    async def _page(self, chosen: Slice) -> None:
         """Pages until exactly the members of `chosen` are on the device; if a lender dies
-        meanwhile, begins anew. Returns the prompts as they are then."""
+        meanwhile, begins anew."""
         while True:
-            moves = paging(prompts, chosen)
+            moves = paging(self._prompts(), chosen)
             if not moves.out and not moves.into:
-                return prompts
+                return
             await self.swap.page_out([self._requests[each] for each in moves.out])
             into = [self._requests[each] for each in moves.into]
             new = [request for request in into if self._prefixes.awaited_by(request)]
             await self.swap.page_in([request for request in into if request not in new])
             for request in new:
                 await self._prefixes.bring(request)
-            prompts = self._prompts()
 
     async def _iterate(self, prompts: Mapping[Hashable, Prompt]) -> None:
         """Runs an iteration; or as many as are left of the slice, where nobody is prefilled."""
@@ -147,8 +124,7 @@ class Consumer:
         iterations = await self.instance.execute(batch, max_steps=turn.iterations_left, stop=stop)
         done = [request for request in batch.requests if request.finished]
         for request in done:
-            name = request.request_id
-            del self._requests[name], self._arrival[name], self._begun[name], self._seen[name]
+            del self._requests[request.request_id]
             await self.swap.drop(request)
         prefilled = any(request.decoding for request in prefilling)
         turn.ran(iterations, completed=bool(done), prefilled=prefilled)
@@ -164,40 +140,13 @@ class Consumer:
         await self.swap.tend([prompt.request_id for prompt in paged])
 
     def _prompts(self) -> list[Prompt]:
-        """The unfinished prompts; one that has timed out may still be among the requests.
-
-        Of those behind, only as many as fill the device: no scheduler comes to the others, which
-        may be any number, since what does not fit ends the filling.
-        """
-        held, limits, members = self.instance.kv.held, self._turn.limits, self._turn.chosen.members
-        found: list[Prompt] = []
-        for name, request in list(self._begun.items()):
-            resident = name in held
-            if not (resident or request.computed_tokens or name in members):  # it was evicted
-                del self._begun[name]
-                insort(self._behind, request, key=lambda r: self._arrival[r.request_id])
-            elif not request.finished:
-                found.append(self._prompt(request, resident))
-        seats, blocks = limits.max_prompts, limits.num_blocks
-        for request in self._behind:
-            found.append(self._prompt(request, resident=False))
-            seats, blocks = seats - 1, blocks - limits.reserved_blocks(found[-1])
-            if seats < 0 or blocks < 0:
-                break
-        return found
-
-    def _prompt(self, request: Request, resident: bool) -> Prompt:
-        name = request.request_id
-        seen = self._seen.get(name)
-        if (
-            seen is None
-            or seen.computed_tokens != request.computed_tokens
-            or seen.generated_tokens != request.generated_tokens
-            or seen.resident != resident
-        ):
-            seen = self._seen[name] = Prompt(
-                name, self._arrival[name], request.known_tokens, request.computed_tokens,
-                request.generated_tokens, request.remaining_tokens, resident=resident,
-                cached_tokens=request.cached_tokens or 0,
-            )  # fmt: skip
-        return seen
+        """The unfinished prompts; one that has timed out may still be among the requests."""
+        held = self.instance.kv.held
+        return [
+            Prompt(
+                name, arrival, r.known_tokens, r.computed_tokens, r.generated_tokens,
+                r.remaining_tokens, resident=name in held, cached_tokens=r.cached_tokens or 0,
+            )
+            for arrival, (name, r) in enumerate(self._requests.items())
+            if not r.finished
+        ]  # fmt: skip

@@ -59,6 +59,18 @@ def test_each_consumer_pages_to_its_own_lender() -> None:
         assert not made.cluster.directory.wheres
 
 
+def test_orphans_that_find_their_prefix_at_their_next_consumer_all_end() -> None:
+    """Tokens of it count as service there, so that others that came later go before them."""
+    prefix = ((7, 100),)
+    first = [Asked(0.0, 140, 30, "consumer", prefix)]
+    cold = [Asked(1 + 0.001 * i, 150, 150, "any", prefix if i % 2 else ()) for i in range(24)]
+    late = [Asked(1.15 + 0.01 * i, 150, 40, "consumer") for i in range(12)]
+    with bed() as made:
+        aqua = system(made, "aqua", TWO, IDLE, "system.consumer.prefill_caching=true")
+        serve(made, aqua, first + cold + late, Kill(3, 1.01), Kill(2, 1.012))
+        assert {record.status for record in made.recorder.records.values()} == {"completed"}
+
+
 def test_two_consumers_have_parts_of_the_nodes_dram_that_do_not_overlap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
