@@ -27,7 +27,6 @@ class DecodeBatch:
 
     model: str
     requests: list[Request]  # oldest first
-    blocks: int = -1  # of `fits`, of its requests; -1: they have changed since
 
     @property
     def context_tokens(self) -> int:
@@ -70,12 +69,9 @@ def fits(batch: DecodeBatch, request: Request, kv: BlockPool, lookahead_tokens: 
 
     lookahead_tokens: by how much each request may still grow. kv: blocks of the model's shape.
     """
-    if batch.blocks < 0:
-        batch.blocks = sum(
-            [kv.blocks_for(r.known_tokens + lookahead_tokens) for r in batch.requests]
-        )
-    more = kv.blocks_for(request.known_tokens + lookahead_tokens)
-    return batch.blocks + more <= kv.num_blocks
+    grown = [*batch.requests, request]
+    blocks = sum([kv.blocks_for(r.known_tokens + lookahead_tokens) for r in grown])
+    return blocks <= kv.num_blocks
 
 
 def first_with_room(
@@ -168,7 +164,6 @@ class Decoder:
             self.work_list.append(batch)
             self._of_model.setdefault(batch.model, {})[batch] = None
         batch.requests.append(request)
-        batch.blocks = -1
 
     def forget(self, request: Request) -> None:
         """The request leaves its batch: its KV, or this instance, is lost."""
@@ -252,7 +247,6 @@ class Decoder:
 
     def _shrunk(self, batch: DecodeBatch) -> None:
         """The batch leaves the work list if it has no request left."""
-        batch.blocks = -1
         if not batch.requests:
             self.work_list.remove(batch)
             del self._of_model[batch.model][batch]
@@ -286,5 +280,4 @@ class Decoder:
         new one, "if a single batch requires more KV cache space than is available" (§4.3)."""
         assert len(batch.requests) > 1, f"request {request.request_id} alone does not fit"
         batch.requests.remove(request)
-        batch.blocks = -1
         self.add(request, self.joinable(request, but=batch))

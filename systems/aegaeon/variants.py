@@ -61,7 +61,6 @@ def repacked(
             packed.append(DecodeBatch(request.model, [request]))
         else:
             batch.requests.append(request)
-            batch.blocks = -1
     return packed
 
 

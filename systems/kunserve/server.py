@@ -53,7 +53,6 @@ class MicroBatch(Replica):
         self.limits.max_num_batched_tokens = server.iteration_tokens()
         batch = self.schedule(waiting)
         server.sort_preempted()
-        server.changed()
         self.max_steps = server.max_steps(batch.decodes)
         idle = not batch.chunks and not batch.decodes
         if idle and server.leaving is not None and waiting:
@@ -107,8 +106,6 @@ class Server:
         self._steps_beside = steps_beside
         self.batches = [MicroBatch(self, number) for number in range(len(group))]
         self._tasks: list[Task] = []
-        # What running and paused requests hold and lack, until a batch or the lists change.
-        self._held: tuple[int, int] | None = None
 
     @property
     def running(self) -> list[Request]:
@@ -125,9 +122,7 @@ class Server:
     def load(self) -> Load:
         """Micro-batches compute `batch_tokens` at once, decodes included."""
         waiting, held_back = self.waiting, self.held_back
-        if self._held is None or len(self.group) > 1:  # a pipeline's run goes on from step to step
-            self._held = self._holding()
-        used_blocks, lacking_tokens = self._held
+        used_blocks, lacking_tokens = self._holding()
         queued_blocks = waiting.blocks
         for request in held_back:
             queued_blocks += waiting.blocks_of(request)
@@ -153,10 +148,6 @@ class Server:
         for request in self.paused:
             used_blocks += self.waiting.blocks_of(request)
         return used_blocks, lacking_tokens
-
-    def changed(self) -> None:
-        """Tells that requests have begun or ended to run here, or that a batch runs."""
-        self._held = None
 
     def give_queue(self) -> Target:
         """Gives the queue away, with what there is room for here (§4.3)."""
@@ -185,7 +176,6 @@ class Server:
         for batch, dealt in zip(lightest, deal(requests, len(self.batches)), strict=True):
             batch.running += dealt
             batch.running.sort(key=lambda r: (r.arrival_s, r.request_id))
-        self.changed()
         self.wake()
 
     def wake(self, *, idle: bool = False) -> None:
@@ -229,7 +219,6 @@ class Server:
                 batch.running.remove(request)
         if request in self.paused:
             self.paused.remove(request)
-        self.changed()
 
     def resume(self, request: Request) -> None:
         """Lets a request run again that was paused for its last block; the block did not move."""
@@ -242,14 +231,12 @@ class Server:
         self.executor.evict(request)
         self.paused.remove(request)
         self.waiting.put_first(request)
-        self.changed()
 
     async def _serve(self, batch: MicroBatch) -> None:
         try:
             await batch.serve()
-            self.changed()
         except InstanceLost:
-            self.changed()  # the system hears of the death and closes this server
+            return  # the system hears of the death and closes this server
 
     def sort_preempted(self) -> None:
         """Sorts preempted requests into the queue by priority. A request whose KV is on a link is
@@ -257,10 +244,10 @@ class Server:
         preempted = [self.waiting.popleft() for _ in range(self.num_preempted)]
         self.num_preempted = 0
         for request in reversed(preempted):
-            if request.request_id in self.moving:
-                self.held_back.append(request)
-            else:
+            if request.request_id not in self.moving:
                 self.waiting.put_first(request)
+        moving = [request for request in preempted if request.request_id in self.moving]
+        self.held_back += sorted(moving, key=lambda request: -request.priority)
 
     def iteration_tokens(self) -> int:
         """Tokens of the next iteration."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort_left, insort_right
 from collections import deque
 from collections.abc import Iterable
+from typing import NoReturn
 
 from harness.request import Request
 
@@ -13,7 +14,7 @@ class Waiting(deque[Request]):
     """Waiting requests in order of service: by priority, then as they came.
 
     `blocks`: of KV that they need; `tokens`: that they lack. While a request waits, its known
-    tokens stay as they are and none of them is computed.
+    tokens stay as they are and none of them is computed. What is not here is refused.
     """
 
     def __init__(self, block_tokens: int) -> None:
@@ -66,6 +67,11 @@ class Waiting(deque[Request]):
     def clear(self) -> None:
         super().clear()
         self.blocks = self.tokens = 0
+
+    def _refused(self, *arguments: object) -> NoReturn:
+        raise NotImplementedError("a Waiting would lose its sums")
+
+    pop = extendleft = __iadd__ = __imul__ = __setitem__ = __delitem__ = _refused
 
     def _count(self, request: Request, sign: int) -> None:
         self.tokens += sign * request.known_tokens

@@ -1,6 +1,7 @@
 """What a simulated request costs does not grow with the queue: lines of Python that are run for
 it, and events of the loop, counted and not timed, with four times as many requests in the queue,
-or ten and more.
+or ten and more. Loops in C (a sum, a sort, a copy of a list) are one line here however long they
+are. AQUA, and `vllm_cfs` with it, are not here: their iteration looks at every prompt that waits.
 
 Lines of code that is compiled cannot be counted; the other way of running these tests does."""
 
@@ -20,7 +21,7 @@ AEGAEONS = 1.15  # whose groups are few: it went through them all, and had grown
 TWO_MODELS = {"serverlessllm": 1920, "aegaeon": 1200}  # requests: else each has a short queue
 SMALL = ("workload.lengths.max_prompt_tokens=200", "workload.lengths.max_output_tokens=24")
 FEW_BLOCKS = {  # so that most requests wait
-    "vllm": 60, "llumnix": 60, "kunserve": 60, "distserve": 60, "blitzscale": 60, "aqua": 100,
+    "vllm": 60, "llumnix": 60, "kunserve": 60, "distserve": 60, "blitzscale": 60,
 }  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def counted(system: str, num_requests: int) -> tuple[float, float]:
 
 
 @pytest.mark.skipif(compiled.state() == "compiled", reason="counts lines of Python")
-@pytest.mark.parametrize("system", LOOPS)
+@pytest.mark.parametrize("system", [name for name in LOOPS if name != "aqua"])
 def test_a_request_costs_as_much_with_a_long_queue(system: str) -> None:
     most = AEGAEONS if system == "aegaeon" else MOST_GROWTH
     few, many = counted(system, FEW), counted(system, TWO_MODELS.get(system, MANY))

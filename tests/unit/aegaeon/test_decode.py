@@ -31,6 +31,10 @@ def test_a_batch_takes_what_the_device_could_hold_grown_by_the_look_ahead() -> N
     one = Request(9, 0.0, "a", 48, 9)
     assert fits(batch("a", 48), one, kv, lookahead_tokens=32)
     assert not fits(batch("a", 48), one, kv, lookahead_tokens=33)
+    growing = batch("a", 48)
+    assert fits(growing, one, kv, lookahead_tokens=32)
+    growing.requests[0].generated_tokens += 1  # an engine's run is under way
+    assert not fits(growing, one, kv, lookahead_tokens=32)
     held = Request(99, 0.0, "a", 160, 9)
     assert kv.grow(held, 160)  # who is there now does not matter: it leaves before the turn
     assert fits(batch("a", 48), one, kv, lookahead_tokens=32)

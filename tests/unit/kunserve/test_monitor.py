@@ -27,7 +27,7 @@ CODE = ArtifactConfig(**GOOD_CODE)  # type: ignore[arg-type]
 
 
 def load(total: int, free: int, pending: int) -> Load:
-    return Load("a", total, total - free, 1, int(pending > 0), pending)
+    return Load("a", total, total - free, 1, int(pending > 0), pending, pending)
 
 
 def decisions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,3 +37,12 @@ def test_a_queue_is_in_order_of_priority_and_knows_its_sums(
         assert list(queue) == expected
         assert queue.tokens == sum(r.known_tokens for r in expected)
         assert queue.blocks == sum(-(-r.known_tokens // 16) for r in expected)
+
+
+def test_what_would_lose_the_sums_is_refused() -> None:
+    queue = Waiting(16)
+    queue.put(Request(0, 0.0, "m", 9, 9))
+    for change in (queue.pop, lambda: queue.extendleft([]), lambda: queue.__delitem__(0)):
+        with pytest.raises(NotImplementedError):
+            change()
+    assert (len(queue), queue.tokens) == (1, 9)
