@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harness.comparing.arms import key
 from harness.comparing.conditions import machine
 from harness.comparing.paired import METRICS, measured
@@ -84,10 +86,10 @@ def drifting(values: Mapping[str, Sequence[float]]) -> str:
     found = [
         f"`{name}`"
         for name, repeats in values.items()
-        if len(repeats) > 3 and sorted(repeats) in (list(repeats), list(repeats)[::-1])
+        if len(repeats) > 3 and set(np.sign(np.diff(repeats))) in ({1.0}, {-1.0})
     ]
-    told = f"Its repeats rose or fell one after another in {', '.join(found)}: chance hardly does "
-    return f"{told}that, so the floor is too wide." if found else ""
+    told = f"Its repeats rose or fell one after another in {', '.join(found)}, which chance seldom "
+    return f"{told}does: the floor is probably too wide." if found else ""
 
 
 def _measured(runs: Sequence[FinishedRun]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -120,8 +120,9 @@ def known_device(config: DictConfig, folders: Sequence[Path]) -> None:
     """Raises UsageError for a device that none of `folders` (conf/, and --config-dir) describes: it
     would be a name on figures with the constants of another."""
     files = [path for conf in folders for path in (conf / "hardware" / "device").glob("*.yaml")]
-    devices = (yaml.load(path.read_bytes(), YamlLoader).get("device") for path in files)
-    known = ["cpu", *sorted(filter(None, devices))]
+    found = [yaml.load(path.read_bytes(), YamlLoader) for path in files]
+    devices = [each["device"] for each in found if isinstance(each, dict) and "device" in each]
+    known = ["cpu", *sorted(map(str, devices))]
     one_of(config.hardware.get("device"), known, "hardware.device")
 
 

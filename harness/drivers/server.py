@@ -110,6 +110,14 @@ class Server:
                 self._supervisor.kill()
                 self._supervisor.wait()
 
+    def why(self) -> str:
+        """That it has ended, or is lost with its node, as far as is known at once."""
+        try:
+            self._supervisor.poll()
+        except NodeLost as lost:
+            return f"{self.name} {lost}"
+        return f"{self.name} ended; its log is {self.log_path}"
+
     def obituary(self) -> str:
         """How the server ended and what its log says: the likely cause, and the last lines."""
         try:

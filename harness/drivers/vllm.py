@@ -234,8 +234,8 @@ class Mortal:
     def died(self, server: Server) -> None:
         if server.name not in self.names:
             fail(server)
-        now_s, why = self._experiment.loop.now, f"{server.name} ended; its log is {server.log_path}"
-        self._experiment.recorder.event("lost", server.name, now_s, now_s, why=why)
+        now_s = self._experiment.loop.now
+        self._experiment.recorder.event("lost", server.name, now_s, now_s, why=server.why())
         for endpoint in self._endpoints:
             endpoint.lost = endpoint.lost or endpoint.name == server.name
 

@@ -45,7 +45,8 @@ class PageTables:
     def reconcile(self, requests: Iterable[Request]) -> None:
         """Has `ids` agree with the pool for `requests`, and takes back what is released. Of
         blocks that are reserved for steps to come, the one that is written to first gets the lowest
-        page: those in use stay together. A prompt's stay together for copies."""
+        page: those in use stay together. Blocks of a group that are full, or are to be filled by a
+        copy or a prompt, stay together for copies."""
         for request_id in [r for r in self.ids if r not in self._pool.held]:
             self._trim(request_id)
         wanted: list[tuple[int, list[int]]] = []  # (tokens until a block is written to, its pages)
@@ -58,7 +59,7 @@ class PageTables:
                 pages = mine.setdefault(group, [])
                 for index in range(len(pages), held):
                     ahead = index * size - request.computed_tokens if request.decoding else 0
-                    wanted.append((ahead, pages))
+                    wanted.append((max(ahead, 0), pages))
         if len(wanted) > len(self._free):
             self._take_back()
         wanted.sort(key=lambda want: want[0])

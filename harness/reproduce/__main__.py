@@ -128,6 +128,8 @@ def _made(names: Sequence[str], making: Making, tier: str, out: Path) -> Iterato
                 announce(f"[{len(names) - len(left)}/{len(names)}] {name}: {row.outcome}")
                 yield row
     except Exception as error:
+        if len(names) > 1:
+            announce(f"the other figures one by one: {first_line(error)}")
         for name in left:
             if len(names) > 1:
                 yield from _made([name], making, tier, out)
@@ -143,7 +145,9 @@ def _held(name: str, error: Exception | None, making: Making, tier: str, out: Pa
     found = draw()
     if isinstance(found, RunError) and has_live_runs(name):
         announce(f"made once more: {found}")
-        list(make_runs([name], making, out, tier))  # of live runs those that were INVALID
+        for _, again in make_runs([name], making, out, tier):  # of live runs the INVALID ones
+            if again is not None:
+                raise again
         found = draw()
     if isinstance(found, RunError):
         raise found

@@ -72,7 +72,7 @@ def expected(names: Sequence[str], tier: str, jobs: int, times: Times) -> Expect
     committed_s = told_run_s(paths.values())
     num_runs = num_live = num_first = 0
     drawing_s = sum(times["figures"].get(name, DRAWING_S) for name in names)
-    num_bytes, seconds = 0.0, STARTING_S + drawing_s / jobs
+    num_bytes, seconds = 0.0, 0.0
     for name, num_seeds in experiments.items():
         engine, runs = sweep(name)
         runs = of_first_seeds(wanted(runs, only[name]), 1 if tier == "quick" else None)
@@ -89,6 +89,7 @@ def expected(names: Sequence[str], tier: str, jobs: int, times: Times) -> Expect
         seconds += count * one_s / (jobs if engine == "sim" else 1)
         num_first += here is None
         num_bytes += count * (here["run_bytes"] if here else RUN_BYTES)
+    seconds = STARTING_S + max(seconds + drawing_s / jobs, drawing_s)  # one process draws
     return Expected(num_runs, num_live, seconds, num_bytes, num_first)
 
 

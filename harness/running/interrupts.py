@@ -28,6 +28,10 @@ def check() -> None:
         raise KeyboardInterrupt(signal.Signals(_heard[0]).name)
 
 
+def heard() -> bool:
+    return bool(_heard)
+
+
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     _heard.append(signum)
     check()

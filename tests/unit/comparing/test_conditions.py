@@ -231,6 +231,7 @@ def test_a_floor_is_measured_by_repeating_the_runs_own_command(
     assert np.diff(made["values"]["TTFT mean"]) == pytest.approx([0.01, 0.01, 0.01])
     assert made["difference"]["TTFT mean"] == pytest.approx(3.182 * (10 / 3) ** 0.5 * 0.01, 1e-3)
     assert drift in made["drift"]
+    assert "SLO" not in made["drift"], "all repeats have the same"
     assert verdicts(capsys, live, other)["TTFT mean"] == "better"
 
 

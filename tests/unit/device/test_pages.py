@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from harness.elastic.device_layout import DeviceLayout, layer_weight_bytes, page_bytes
 from harness.elastic.kv_region import KvRegion
 from harness.elastic.page_pool import PagePool
-from harness.elastic.page_tables import PageTables, merged
+from harness.elastic.page_tables import KvCopy, PageTables, merged
 from harness.errors import RunError, UsageError
 from harness.request import Request
 from tests.elastic import spec
@@ -255,5 +255,19 @@ def test_the_first_to_need_a_block_gets_the_lowest_page_and_a_prompts_stay_toget
         request.computed_tokens, request.generated_tokens = computed, computed - 7
         assert pool.grow(request, 16)
     tables.reconcile([far, near])
-    assert [tables.ids[r.request_id][0][2] for r in (far, near)] == [10, 8]
+    assert [tables.ids[r.request_id][0][2] for r in (far, near)] == [8, 10]
     assert [tables.ids[r.request_id][0][3] for r in (far, near)] == [14, 12]
+
+
+def test_what_a_decode_has_computed_arrives_in_one_piece() -> None:
+    here, there = PagePool(20, 4, 2), PagePool(20, 4, 2)
+    request = Request(0, 0.0, "m", 16, 9)
+    tables = [PageTables(pool, [range(20)], 0) for pool in (here, there)]
+    assert here.grow(request, 16)
+    tables[0].reconcile([request])
+    request.computed_tokens = request.prompt_tokens
+    request.generated_tokens = 1
+    assert request.decoding
+    assert there.grow(request, 16)
+    (span,) = tables[0].spans([KvCopy(request, request, range(4))], (0, 1), tables[1], 100)
+    assert span.num_bytes == 2 * 4 * 100

@@ -254,10 +254,10 @@ def test_no_error_is_quoted_where_weights_and_kv_move(engine: dict[str, Any], wh
 def test_elastic_runs_quote_the_error_of_single_operations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "; single operations alone, " in not_measured_elastic()
+    assert "; single operations alone on GPUs, " in not_measured_elastic()
     monkeypatch.setattr("harness.records.simulator_error.PARITY", tmp_path)
     assert not_measured_elastic.__wrapped__().endswith("between instances")
     row = {"operation": "all", "rows": 7, "mean_abs_pct": 12.4, "worst_pct": -30.6}
     (tmp_path / "elastic.json").write_text(json.dumps({"held_out": [row]}))
     said = not_measured_elastic.__wrapped__()
-    assert said.endswith("; single operations alone, 7 held out: 12 % (worst -31)")
+    assert said.endswith("; single operations alone on GPUs, 7 published times: 12 % (worst -31)")
