@@ -10,6 +10,10 @@ from typing import NoReturn
 from harness.request import Request
 
 
+def _refused(*arguments: object) -> NoReturn:
+    raise NotImplementedError("a Waiting would lose its sums")
+
+
 class Waiting(deque[Request]):
     """Waiting requests in order of service: by priority, then as they came.
 
@@ -67,9 +71,6 @@ class Waiting(deque[Request]):
     def clear(self) -> None:
         super().clear()
         self.blocks = self.tokens = 0
-
-    def _refused(self, *arguments: object) -> NoReturn:
-        raise NotImplementedError("a Waiting would lose its sums")
 
     pop = extendleft = __iadd__ = __imul__ = __setitem__ = __delitem__ = _refused
 

@@ -30,6 +30,7 @@ ALLOWED = {  # what a library calls
     "harness.drivers.connections:Connection.data_received": "asyncio",
     "harness.drivers.exchange:Exchange.on_*": "httptools",
     "harness.experiments.sweep:SweepTable.on_multirun_*": "hydra",
+    "harness.running.run:NoPandas.find_spec": "importlib",
     "systems.aqua.plugin.connector:AquaConnector.*": "vLLM",
     "systems.aqua.plugin.counters:Count*.*": "vLLM",
     "systems.aqua.plugin.scheduler:AquaScheduler.*": "vLLM",
