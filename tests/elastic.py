@@ -20,6 +20,7 @@ from harness.cost.hardware import Hardware
 from harness.model_spec import ModelSpec
 from harness.running import testbed
 from harness.running.testbed import Bed
+from tests.accounts import audit
 from tests.exactness import ClearBed, plain_tokens
 from tests.running import composed, hardware_profile, model_spec
 
@@ -127,10 +128,10 @@ def _check_after(made: Bed) -> None:
 def check(made: Bed) -> None:
     """No page is lost or held twice, and every token was stamped once."""
     for instance in made.instances:
-        instance.kv.check()
+        audit(instance.kv)
         if instance.tables is not None:
             instance.tables.reconcile([])
-            instance.tables.check()
+            audit(instance.tables)
     for request in made.requests:
         times = made.recorder.records[request.request_id].token_times_s()
         assert len(times) == request.generated_tokens, request

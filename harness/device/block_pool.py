@@ -164,9 +164,3 @@ class BlockPool:
                 for r in decodes
             ]
         )
-
-    def check(self) -> None:
-        """Raises AssertionError unless free and held blocks add up to the pool."""
-        assert 0 <= self.free_blocks <= self.num_blocks, (self.free_blocks, self.num_blocks)
-        assert all(blocks > 0 for blocks in self.held.values()), self.held
-        assert self.free_blocks + sum(self.held.values()) == self.num_blocks

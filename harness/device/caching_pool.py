@@ -172,20 +172,6 @@ class CachingPool(BlockPool):
                 self._num_waiting += 1
                 self._free += 1
 
-    def waiting_places(self) -> list[int]:
-        """The places of the blocks that wait for eviction."""
-        return [place for block in self._waiting for place in block.places]
-
-    def check(self) -> None:
-        in_use = {block for blocks in self.shared.values() for block in blocks}
-        alone = sum(self.held.values()) - sum(map(len, self.shared.values()))
-        assert self._free + len(in_use) + alone == self.num_blocks
-        assert self._num_waiting == sum(block.num_blocks for block in self._waiting)
-        for blocks in self.shared.values():
-            assert all(block.refs > 0 and block not in self._waiting for block in blocks)
-        held_by = [block for blocks in self.shared.values() for block in blocks]
-        assert all(block.refs == held_by.count(block) for block in in_use)
-
     def settle(self) -> None:
         """Evicts what has been taken of the blocks that wait for it."""
         while self._num_waiting > self._free:

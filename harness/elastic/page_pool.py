@@ -116,12 +116,6 @@ class PagePool(BlockPool):
         self._num_blocks = max(1, num_pages // len(self.all_groups))
         return True
 
-    def check(self) -> None:
-        assert self.held.keys() == self.groups.keys()
-        used = sum(blocks * len(self.groups[r]) for r, blocks in self.held.items())
-        assert used == self.used_pages, (used, self.used_pages)
-        assert self.free_pages >= 0
-
     def _groups_of(self, request_id: int, groups: Groups | None) -> Groups:
         return self.groups.get(request_id) or groups or self.all_groups
 

@@ -153,11 +153,6 @@ class PageTables:
             self._compaction = None
             over.set()
 
-    def check(self) -> None:
-        """Raises AssertionError where a page is lost or held twice."""
-        used = [p for mine in self.ids.values() for ids in mine.values() for p in ids]
-        assert sorted(used + self._free) == sorted(self._pages)
-
     def _give_back(self, page: int) -> None:
         if page in self._pages:
             heapq.heappush(self._free, page)

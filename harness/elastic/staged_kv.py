@@ -98,7 +98,3 @@ class StagedKv(BlockPool):
         for holder in holders:
             limit = holder.kv.growth_steps(decodes, limit)
         return limit
-
-    def check(self) -> None:
-        for holder, _ in self.homes:
-            holder.kv.check()

@@ -102,17 +102,6 @@ class BlockTables:
         if not ids:
             del self.ids[request_id]
 
-    def check(self) -> None:
-        """Raises AssertionError where an id is lost or held twice."""
-        used = [block for ids in self.ids.values() for block in ids]
-        if isinstance(self._pool, CachingPool):
-            shared = [b.places[0] for blocks in self._shared.values() for b in blocks]
-            for place in set(shared):
-                assert shared.count(place) == used.count(place)
-            used = list(set(used)) + self._pool.waiting_places()
-        last = FIRST_BLOCK + self._pool.num_blocks
-        assert sorted(used + self._free) == list(range(FIRST_BLOCK, last))
-
 
 def step_bytes(slab_bytes: int, block_bytes: int) -> int:
     """The bytes from an id to the next. Blocks begin at s·slab_bytes + k·block_bytes."""

@@ -44,10 +44,6 @@ class SlabPool(BlockPool):
         self.held.pop(request.request_id, 0)
         return self.offsets.pop(request.request_id, [])
 
-    def check(self) -> None:
-        held = {request_id: len(offsets) for request_id, offsets in self.offsets.items()}
-        assert held == self.held, (held, self.held)
-
     def _take(self, request_id: int, num_blocks: int) -> None:
         self.offsets.setdefault(request_id, []).extend(self._slabs.alloc(self.shape, num_blocks))
 

@@ -19,6 +19,7 @@ from harness.pooled.instance import PooledInstance
 from harness.pooled.plan import device_weight_bytes
 from harness.records.record import Recorder
 from harness.request import Batch, Request
+from tests.accounts import audit
 from tests.running import hardware_profile, model_spec
 
 KINDS = ["sim", pytest.param("torch", marks=pytest.mark.live)]
@@ -112,7 +113,7 @@ class PoolBench:
         for instance in self.pool:
             for model in self.models:
                 kv = instance.kv(model)
-                kv.check()
+                audit(kv)
                 assert not kv.held
                 assert kv.used_blocks == 0, "slabs of this or another shape are still taken"
 

@@ -15,6 +15,7 @@ from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
 from harness.request import Request
 from harness.running.testbed import Bed, decode, finish, prefill
+from tests.accounts import audit
 from tests.elastic import generated, hardware, private, undisturbed
 
 DEPTH = 4  # layers of tiny-llama
@@ -142,7 +143,7 @@ async def told(bed: Bed, story: Story, victim: int, moment: str, after_s: float)
     await recover(bed, survivor, [r for r in bed.requests if not r.finished])
     assert all(request.finished for request in bed.requests)
     assert survivor.kv.num_pages == survivor.kv.free_pages == pages
-    survivor.kv.check()
+    audit(survivor.kv)
 
 
 async def recover(bed: Bed, survivor: ElasticInstance, left: Sequence[Request]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.request import Batch
+from tests.accounts import audit
 from tests.contract.pool_bench import HOST_SLABS, KINDS, NUM_SLABS, PoolBench
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -126,7 +127,7 @@ def test_kv_moves_to_another_instance_and_the_request_goes_on(bench: PoolBench) 
             await bench.prefill(first, request)
             await bench.loop.wait(first.swap_out(request, lambda: None))
             assert not first.holds(request)
-            first.kv(request.model).check()
+            audit(first.kv(request.model))
         for request in requests:
             await bench.swap_in(second, request)
             assert second.holds(request)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harness.clock import Event
 from harness.request import Request
+from tests.accounts import audit
 from tests.contract.pool_bench import KINDS, PoolBench
 from tests.examples import examples
 
@@ -71,7 +72,7 @@ class Actors:
         for number, one in enumerate(self.bench.pool):
             used: list[int] = []
             for kv in {id(kv): kv for kv in (one.kv(model) for model in MODELS)}.values():
-                kv.check()
+                audit(kv)
                 used += [offset for offsets in kv.offsets.values() for offset in offsets]
             assert len(used) == len(set(used))
             held = {request for request in self.requests if self.at.get(request) == number}

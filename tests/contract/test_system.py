@@ -20,6 +20,7 @@ from harness.records.record import Recorder
 from harness.running.client import Client
 from harness.running.faults import Faults, striking
 from harness.running.prepare import Prepared, prepare
+from tests.accounts import audit
 from tests.exactness import make_clear, plain_tokens
 from tests.running import ROOT, composed
 
@@ -113,7 +114,7 @@ def test_a_system_serves_twenty_requests(system: str, engine: str, tmp_path: Pat
         assert times[0] >= record.request.arrival_s
     for pool in kv_pools(served.cluster):
         assert not pool.held
-        pool.check()
+        audit(pool)
     if engine == "torch":
         requests = [record.request for record in records]
         assert tokens_of(served.cluster) == plain_tokens(requests, served.parts.models)

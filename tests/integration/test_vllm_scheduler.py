@@ -14,6 +14,7 @@ from harness.configuration.checkpoint import hf_config
 from harness.device.caching_pool import CachingPool
 from harness.request import Request, Segments
 from systems.serving.iteration import Limits, schedule_iteration
+from tests.accounts import audit
 from tests.running import model_spec
 
 BLOCK = 4
@@ -165,7 +166,7 @@ def ours(case: Case) -> tuple[list[Step], Cached]:
             request.generated_tokens += request.computed_tokens == request.known_tokens
             if request.finished:
                 kv.release(request)
-        kv.check()
+        audit(kv)
         running[:] = [request for request in running if not request.finished]
         iteration += 1
         assert iteration < 5000, "our scheduler makes no progress"

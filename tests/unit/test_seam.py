@@ -13,6 +13,7 @@ from harness.errors import RunError
 from harness.records.record import Recorder
 from harness.request import Batch, Request
 from harness.sim.instance import SimInstance
+from tests.accounts import audit
 from tests.running import hardware_profile, model_spec
 
 
@@ -51,7 +52,7 @@ def test_blocks_shown_as_free_in_mid_decode_can_be_granted() -> None:
     rig.loop.run(main())
     assert granted == [(1, True)]
     assert all(request.finished for request in requests)
-    rig.kv.check()
+    audit(rig.kv)
 
 
 def test_an_interrupted_run_gives_back_what_it_did_not_use() -> None:

@@ -25,6 +25,7 @@ from harness.request import Request
 from harness.running.session_loop import SessionLoop
 from harness.schedule import Schedule
 from harness.sessions import Sessions
+from tests.accounts import audit
 from tests.unit.metrics.service import PROVENANCE
 from tests.unit.test_closed_loop import Timed
 
@@ -223,8 +224,8 @@ def test_a_turn_finds_all_full_blocks_of_what_was_computed_before_in_its_session
         tables.reconcile([one])
         prefix_blocks = tables.ids[one.request_id]
         pool.release(one)
-        pool.check()
-        tables.check()
+        audit(pool)
+        audit(tables)
         before, previous = prompt + output, one
 
 

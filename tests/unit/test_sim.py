@@ -17,6 +17,7 @@ from harness.request import Request
 from harness.running.client import Client
 from harness.sim.instance import SimInstance
 from systems.baselines.vllm import VllmSystem
+from tests.accounts import audit
 from tests.examples import examples
 from tests.running import hardware_profile, model_spec
 from tests.unit.sim_oracle import PerTokenInstance
@@ -86,7 +87,7 @@ def play(
 
     loop.run(main())
     for instance in instances:
-        instance.kv.check()
+        audit(instance.kv)
         assert instance.kv.used_blocks == 0
     assert recorder.num_tokens == sum(row[2] for row in rows)
     return [recorder.records[i].token_times_s() for i in range(len(rows))]
@@ -146,7 +147,7 @@ def test_growing_by_steps_is_growing_each() -> None:
         for request in requests:
             request.computed_tokens += steps
         assert together.held == each.held
-        together.check()
+        audit(together)
     assert together.free_blocks < 6 * 2
 
 

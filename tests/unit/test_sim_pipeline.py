@@ -20,6 +20,7 @@ from harness.request import Request
 from harness.running import testbed
 from harness.running.testbed import Bed, decode, finish, prefill
 from harness.sim.pipeline import SimPipeline
+from tests.accounts import audit
 from tests.elastic import hardware, private, spec
 from tests.examples import examples
 from tests.running import composed
@@ -236,7 +237,7 @@ def test_a_pipeline_generates_every_token_once(cut: int, prompts: list[tuple[int
             assert len(times_s) == request.output_tokens
             assert (times_s[1:] > times_s[:-1]).all()
         for instance in made.instances:
-            instance.kv.check()
+            audit(instance.kv)
             assert not instance.kv.held
 
 

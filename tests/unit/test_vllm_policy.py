@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from harness.device.block_pool import BlockPool
 from harness.request import Batch, Request
 from systems.serving.iteration import Limits, schedule_iteration
+from tests.accounts import audit
 
 
 def requests(*lengths: tuple[int, int]) -> deque[Request]:
@@ -148,6 +149,6 @@ def test_every_request_finishes_within_budget_seats_and_blocks(
         assert len(running) <= seats
         device.run(batch)
         running = [r for r in running if not r.finished]
-        device.kv.check()
+        audit(device.kv)
     assert all(r.finished for r in everything)
     assert device.kv.used_blocks == 0

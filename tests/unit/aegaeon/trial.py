@@ -22,6 +22,7 @@ from harness.request import Request
 from harness.running.client import Client
 from systems.aegaeon.system import Aegaeon
 from tests import running
+from tests.accounts import audit
 
 model_spec, hardware_profile = cache(running.model_spec), cache(running.hardware_profile)
 
@@ -139,7 +140,7 @@ class Trial:
             assert instance.host.slabs.allocated_bytes() == 0
             for model in self.models:
                 kv = instance.kv(model)
-                kv.check()
+                audit(kv)
                 assert kv.used_blocks == 0
 
 

@@ -8,6 +8,7 @@ from harness.device.caching_pool import CachedPrefix, CachingPool
 from harness.device.prompts import prompt_ids
 from harness.engine.block_tables import FIRST_BLOCK, BlockTables
 from harness.request import Prompt, Request, Segments
+from tests.accounts import audit
 
 BLOCK, BLOCKS = 4, 12
 
@@ -77,11 +78,11 @@ def test_blocks_that_are_held_are_found_and_counted_once() -> None:
     for each in (one, two):
         assert pool.admit(each, each.prompt_tokens, find(pool, each))
     assert (pool.held, pool.used_blocks) == ({0: 3, 1: 3}, 4)
-    pool.check()
+    audit(pool)
     for each in (one, two):
         each.computed_tokens = each.prompt_tokens
         pool.release(each)
-        pool.check()
+        audit(pool)
     assert pool.free_blocks == BLOCKS
 
 
@@ -167,8 +168,8 @@ def test_a_request_reads_what_its_own_tokens_wrote(
                 continue
             pool.remember(one, end)
         tables.reconcile([one])
-        pool.check()
-        tables.check()
+        audit(pool)
+        audit(tables)
         places = tables.ids[one.request_id]
         assert min(places) >= FIRST_BLOCK
         for position in range(one.computed_tokens, end):

@@ -15,6 +15,7 @@ from harness.elastic.page_pool import PagePool
 from harness.elastic.page_tables import KvCopy, PageTables, merged
 from harness.errors import RunError, UsageError
 from harness.request import Request
+from tests.accounts import audit
 from tests.elastic import spec
 from tests.examples import num_examples
 
@@ -202,12 +203,12 @@ class Pages(RuleBasedStateMachine):
     @invariant()
     def counts_and_places_agree(self) -> None:
         for device, region in enumerate(self.regions):
-            region.pool.check()
+            audit(region.pool)
             tables = region.tables
             assert tables is not None
             mine = [r for r in self.requests.values() if (r.request_id, device) in self.groups]
             tables.reconcile(mine)
-            tables.check()
+            audit(tables)
             lent = {p for at in self.lent[device] for p in range(at.start, at.stop)}
             for request in mine:
                 pages = tables.ids[request.request_id]
@@ -240,7 +241,7 @@ def test_pages_that_moved_away_are_taken_back_where_they_are_needed() -> None:
     assert pool.accept(second, 2, (0, 1))
     tables.reconcile([second])
     assert set(tables.ids[0]) == {0, 1}
-    tables.check()
+    audit(tables)
 
 
 def test_the_first_to_need_a_block_gets_the_lowest_page_and_a_prompts_stay_together() -> None:

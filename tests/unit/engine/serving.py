@@ -40,6 +40,7 @@ from harness.pooled.blocks import SlabPool, device_shape
 from harness.pooled.plan import MemoryPlan
 from harness.pooled.slab import SlabAllocator
 from harness.request import Batch, Request
+from tests.accounts import audit
 
 SPEC = ModelSpec(
     name="test",
@@ -158,7 +159,7 @@ class Server:
                 for request in batch.decodes:
                     assert self.pool.grow(request, request.computed_tokens + max_steps)
             self.execute(batch, max_steps)
-            self.pool.check()
+            audit(self.pool)
 
 
 def paged(

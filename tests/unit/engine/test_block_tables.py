@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from harness.device.block_pool import BlockPool
 from harness.engine.block_tables import FIRST_BLOCK, BlockTables
 from harness.request import Request
+from tests.accounts import audit
 
 steps = st.lists(
     st.tuples(st.integers(0, 4), st.sampled_from(["grow", "shrink", "release"]), st.integers(1, 40))
@@ -28,7 +29,7 @@ def test_ids_follow_the_counts(steps: list[tuple[int, str, int]]) -> None:
         elif index in pool.held:
             pool.shrink_to_computed([(request, pool.blocks_for(tokens))])
         tables.reconcile(requests)
-        tables.check()
+        audit(tables)
         assert {i: len(ids) for i, ids in tables.ids.items() if ids} == pool.held
         for request_id, ids in before.items():
             kept = min(len(ids), pool.held.get(request_id, 0))

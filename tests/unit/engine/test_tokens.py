@@ -13,6 +13,7 @@ from harness.device.prompts import prompt_ids
 from harness.engine.linear import LoadedLayers
 from harness.request import Batch, Prompt, Request
 from systems.serving.iteration import Limits, schedule_iteration
+from tests.accounts import audit
 from tests.unit.engine.conftest import Family
 from tests.unit.engine.serving import SPEC, in_flat_buffer, loaded, paged, served
 
@@ -150,9 +151,9 @@ def test_what_a_prefix_cache_finds_changes_no_token(
         batch = schedule_iteration(running, waiting, server.pool, limits, server.evict)
         if batch.requests:  # else one was preempted for itself, and waits
             server.execute(batch)
-        server.pool.check()
+        audit(server.pool)
         tables: Any = server.tables
-        tables.check()
+        audit(tables)
         running = [request for request in running if not request.finished]
     for request in requests:
         assert server.book.generated[request.request_id] == greedy_tokens(family, request)

@@ -14,6 +14,7 @@ from harness.sim.instance import SimInstance
 from systems.muxserve.adbs import Quota, QuotaConfig, adapt, in_turn
 from systems.muxserve.resident import Resident
 from systems.serving.iteration import Limits
+from tests.accounts import audit
 from tests.running import hardware_profile, model_spec
 
 CONFIG = QuotaConfig(window_s=5.0, high=0.9, keep=0.95, growth=0.1)
@@ -114,4 +115,4 @@ def test_quotas_move_only_free_blocks_and_not_beside_a_job() -> None:
     model.wanted_blocks = 3
     assert model.take(2 * model.block_bytes + 1) == 2 * model.block_bytes
     assert model.instance.kv.free_blocks == 2
-    model.instance.kv.check()
+    audit(model.instance.kv)
