@@ -6,7 +6,9 @@ The same object on every engine. The torch engine attaches tensor block ids to t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 
 from mypy_extensions import mypyc_attr
 
@@ -145,22 +147,15 @@ class BlockPool:
         Iteration i needs blocks for `computed_tokens` + i tokens of every request. At least the
         first fits: the caller has grown the pool for it.
         """
-        if limit <= 1 or len(decodes) * -(-limit // self.block_tokens) <= self.free_blocks:
-            return limit  # every request could take ceil(limit / block) more, and does not
-        low, high = 1, limit + 1  # low fits, high is not known to or is out of reach
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._blocks_to_grow(decodes, middle) <= self.free_blocks:
-                low = middle
-            else:
-                high = middle
-        return low
+        coarse = len(decodes) * -(-limit // self.block_tokens)  # each takes as many more at most
+        if limit <= 1 or coarse <= self.free_blocks or not self._lacks_room(decodes, limit):
+            return limit
+        return 1 + bisect_left(range(2, limit), True, key=partial(self._lacks_room, decodes))
 
-    def _blocks_to_grow(self, decodes: Sequence[Request], steps: int) -> int:
+    def _lacks_room(self, decodes: Sequence[Request], steps: int) -> bool:
+        """Whether `steps` more tokens of each of `decodes` are more than there is room for."""
         held, size = self.held, self.block_tokens
-        return sum(
-            [
-                max(0, -(-(r.computed_tokens + steps) // size) - held.get(r.request_id, 0))
-                for r in decodes
-            ]
-        )
+        more = [
+            -(-(r.computed_tokens + steps) // size) - held.get(r.request_id, 0) for r in decodes
+        ]
+        return sum([blocks for blocks in more if blocks > 0]) > self.free_blocks

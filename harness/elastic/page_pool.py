@@ -136,24 +136,12 @@ class PagePool(BlockPool):
             self.held.pop(request_id, None)
             self.groups.pop(request_id, None)
 
-    def pages_to_grow(self, decodes: Sequence[Request], steps: int) -> int:
-        """Pages that `steps` more tokens of each of `decodes` take here."""
+    def _lacks_room(self, decodes: Sequence[Request], steps: int) -> bool:
         held, groups, size = self.held, self.groups, self.block_tokens
-        return sum(
-            [
-                max(0, -(-(r.computed_tokens + steps) // size) - held[r.request_id])
-                * len(groups[r.request_id])
-                for r in decodes
-                if r.request_id in held
-            ]
-        )
-
-    def growth_steps(self, decodes: Sequence[Request], limit: int) -> int:
-        if limit <= 1 or self.pages_to_grow(decodes, limit) <= self.free_pages:
-            return limit
-        low, high = 1, limit
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = self.pages_to_grow(decodes, middle) <= self.free_pages
-            low, high = (middle, high) if fits else (low, middle)
-        return low
+        pages = 0
+        for request in decodes:
+            here = held.get(request.request_id)
+            if here is not None:
+                more = -(-(request.computed_tokens + steps) // size) - here
+                pages += max(0, more) * len(groups[request.request_id])
+        return pages > self.free_pages

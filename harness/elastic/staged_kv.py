@@ -85,9 +85,6 @@ class StagedKv(BlockPool):
     def release(self, request: Request) -> None:
         self._directory.release(request)
 
-    def resize(self, num_blocks: int) -> None:
-        raise TypeError("a pipeline's KV is resized on its instances")
-
     def growth_steps(self, decodes: Sequence[Request], limit: int) -> int:
         """The steps that `BlockPool.growth_steps` gives for the holder that has the least room."""
         holders, homes, wheres = dict(self.homes), self.homes, self._directory.wheres
