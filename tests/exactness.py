@@ -143,3 +143,12 @@ def expect(bed: Bed, lengths: Iterable[tuple[int, int]]) -> None:
     if isinstance(bed, ClearBed):
         for number, each in enumerate(lengths, bed.made):
             clear_prompt(number, bed.model, *each)
+
+
+def answers(*requests: Request) -> dict[int, list[int]]:
+    """The ids that a live engine gave for each, by request_id."""
+    found = {}
+    for request in requests:
+        assert isinstance(request.answer, list), request
+        found[request.request_id] = request.answer
+    return found

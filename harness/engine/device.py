@@ -56,11 +56,6 @@ class TorchDevice:
     def pids(self) -> list[int]:
         return self._worker.pids()
 
-    @property
-    def tokens(self) -> dict[int, list[int]]:
-        """Generated ids by request_id, of all instances of the run."""
-        return self._run.book.generated
-
     def handshake(self) -> Header:
         """Waits for the worker; its answer. Comes before everything else."""
         ready = self._worker.handshake(self._start_timeout_s)

@@ -40,11 +40,6 @@ class TorchRunner(BaseInstance):
         super().__init__(instance.name, instance.model, instance.kv, shared.loop, shared.recorder)
         self._instance, self._pipeline = instance, pipeline
 
-    @property
-    def tokens(self) -> dict[int, list[int]]:
-        """Generated ids by request_id, of all instances of the run."""
-        return self._pipeline.book.generated
-
     def settle(self) -> float:
         return self._pipeline.last_step_s
 

@@ -61,11 +61,6 @@ class TorchInstance(BaseInstance):
     def pids(self) -> list[int]:
         return [worker.pid for worker in self._commands.workers]
 
-    @property
-    def tokens(self) -> dict[int, list[int]]:
-        """Generated ids by request_id, of all instances of the run."""
-        return self._book.generated
-
     async def execute(
         self,
         batch: Batch,

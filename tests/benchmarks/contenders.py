@@ -82,7 +82,8 @@ def torch_engine(
     placements = [replace(each, elastic=elastic) for each in dedicated(models, hardware)]
     with started(engine, models, hardware, placements, recorder, seed=SEED) as (cluster, loop):
         own: Any = cluster.instances[0] if cluster.elastic is None else cluster.elastic.instances[0]
-        tokens = own.tokens if cluster.elastic is None else own.runner.tokens
+        book = own._book if cluster.elastic is None else own.runner._pipeline.book
+        tokens = book.generated
 
         def serve(num_requests: int) -> tuple[float, Tokens]:
             todo = requests()[:num_requests]

@@ -13,8 +13,8 @@ from harness.pooled.device import KvCopy
 from harness.running.faults import Faults, Kill
 from systems.aegaeon.scaling import Optimisations, Scaler
 from tests.contract.pool_bench import PoolBench
-from tests.contract.test_system import Served, serve, tokens_of
-from tests.exactness import plain_tokens
+from tests.contract.test_system import Served, serve
+from tests.exactness import answers, plain_tokens
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -78,7 +78,7 @@ def assert_all_served(served: Served, engine: str) -> None:
     assert set(reasons(served)) == {"completed"}
     if engine == "torch":
         requests = [record.request for record in served.recorder.records.values()]
-        assert tokens_of(served.cluster) == plain_tokens(requests, served.parts.models)
+        assert answers(*requests) == plain_tokens(requests, served.parts.models)
 
 
 @pytest.mark.parametrize("engine", KINDS)

@@ -21,7 +21,7 @@ from harness.running.client import Client
 from harness.running.faults import Faults, striking
 from harness.running.prepare import Prepared, prepare
 from tests.accounts import audit
-from tests.exactness import make_clear, plain_tokens
+from tests.exactness import answers, make_clear, plain_tokens
 from tests.running import ROOT, composed
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -79,15 +79,6 @@ def serve(
         return Served(parts, recorder, cluster)
 
 
-def tokens_of(cluster: Cluster) -> dict[int, list[int]]:
-    """What a live run generated, by request_id."""
-    elastic = [] if cluster.elastic is None else [i.runner for i in cluster.elastic.instances]
-    pooled = [instance._device for instance in cluster.pool]
-    first: Any = [*cluster.instances, *pooled, *elastic][0]
-    tokens: dict[int, list[int]] = first.tokens
-    return tokens
-
-
 def kv_pools(cluster: Cluster) -> list[Any]:
     elastic = [] if cluster.elastic is None else cluster.elastic.instances
     instances: list[Any] = [*cluster.instances, *elastic]
@@ -117,4 +108,4 @@ def test_a_system_serves_twenty_requests(system: str, engine: str, tmp_path: Pat
         audit(pool)
     if engine == "torch":
         requests = [record.request for record in records]
-        assert tokens_of(served.cluster) == plain_tokens(requests, served.parts.models)
+        assert answers(*requests) == plain_tokens(requests, served.parts.models)

@@ -97,7 +97,8 @@ def serve(
 
         loop.run(main())
         watch(system)
-        return Served(dict(cluster.pool[0]._device.tokens), recorder)  # type: ignore[attr-defined]
+        device: Any = cluster.pool[0]._device
+        return Served(dict(device._run.book.generated), recorder)
 
 
 @pytest.fixture(scope="module")

