@@ -13,8 +13,8 @@ import mmap
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -26,9 +26,7 @@ HOST, DEVICE = "host", "cuda"
 def available_bytes() -> int:
     """Memory of this machine that is available without swapping. A container's limit may be
     lower."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    (kibibytes,) = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(kibibytes) * 1024
+    return int(psutil.virtual_memory().available)
 
 
 @dataclass(slots=True)
