@@ -69,11 +69,6 @@ class PooledInstance:
         return self._weights.running
 
     @property
-    def prefetched(self) -> str | None:
-        """The model whose weights lie complete behind the running model's."""
-        return self._weights.prefetched
-
-    @property
     def prefetching(self) -> str | None:
         """The model whose weights lie or are on their way behind the running model's."""
         return self._weights.next
@@ -173,7 +168,7 @@ class PooledInstance:
 
     async def adopt(self) -> None:
         """Puts the model that is `prefetching` in place, waiting for the rest of it."""
-        self._hidden = self.prefetched is not None
+        self._hidden = self._weights.prefetched is not None
         await self._weights.adopt()
 
     def swap_out(self, request: Request, on_done: Callable[[], None]) -> Event:
