@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -192,25 +190,6 @@ def test_settings_that_cannot_be_are_told_in_one_sentence(tmp_path: Path) -> Non
         started(tmp_path, [], device="tpu"),
     ):
         pass
-
-
-def test_workers_die_with_the_harness(tmp_path: Path) -> None:
-    """Killed outright, it cannot clean up."""
-    code = (
-        "import pathlib, sys, time\n"
-        "from tests.integration.test_torch_engine import started\n"
-        f"with started(pathlib.Path({str(tmp_path)!r}), [], tp=2) as bench:\n"
-        "    print(*bench.instances[0].pids(), flush=True)\n"
-        "    time.sleep(60)\n"
-    )
-    harness = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
-    assert harness.stdout is not None
-    ranks = [psutil.Process(int(pid)) for pid in harness.stdout.readline().split()]
-    assert len(ranks) == 2
-    harness.kill()
-    harness.wait()
-    harness.stdout.close()
-    until_gone(ranks)
 
 
 def runs(process: psutil.Process) -> bool:
