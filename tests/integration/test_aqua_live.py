@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from systems.aqua.coordinator.client import Remote
 from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
 from tests.elastic import check, generated, private, undisturbed
-from tests.running import hardware_profile, run_here
+from tests.running import hardware_profile
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
@@ -25,7 +24,6 @@ CASES = {
     "artifact": ("aqua", ["system.variant=artifact"], CROWD, ("page out to DRAM",)),
     "kept in DRAM": ("vllm_cfs", [DIRTY], LONG_CROWD, ("page out to DRAM", "page in from DRAM")),
     "kept, then reclaimed": ("aqua", ["system.max_num_seqs=8", DIRTY], LONG_CROWD, RETURN),
-    "reclaimed": ("aqua", ["system.max_num_seqs=8"], LONG_CROWD, RETURN),
     "dead lender": ("aqua", [DIRTY], LONG_CROWD, ("page out to lease",)),
     "dead consumer": ("aqua", [], LONG_CROWD, ("page out to lease",)),
 }  # fmt: skip
@@ -37,7 +35,7 @@ KILLS = {"dead lender": Kill(1, 0.3), "dead consumer": Kill(0, 0.05)}
 def test_tokens_are_those_of_an_undisturbed_run(case: str) -> None:
     name, overrides, asked, purposes = CASES[case]
     kills = [KILLS[case]] if case in KILLS else []
-    burst = BURST if "reclaimed" in case else []
+    burst = BURST if case == "kept, then reclaimed" else []
     paced = hardware_profile("local_paced")
     with private("torch", 2, kv_blocks=128, page_layers=None, on=paced, paced=True) as made:
 
@@ -89,15 +87,3 @@ def test_a_coordinator_that_is_killed_in_mid_run_loses_nothing() -> None:
     check(made)
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
-
-
-def test_the_command_pages_and_says_so(tmp_path: Path) -> None:
-    words = (
-        "system.consumer.kv_share=0.5", "engine.num_kv_blocks=96", "figure=null",
-        "workload.num_requests=20", "workload.scale.to_rate_per_s=20",
-        "workload.lengths.max_prompt_tokens=200", "workload.lengths.max_output_tokens=120",
-    )  # fmt: skip
-    summary = run_here(tmp_path / "run", "+system=aqua", "+workload=burstgpt", *words)
-    assert summary["num_completed"] == 20
-    assert summary["kv_moves"]["page out to lease"]["bytes"] > 0
-    assert summary["lease_seconds"]["leases"] >= 1
