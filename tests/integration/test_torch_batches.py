@@ -1,4 +1,4 @@
-"""engine=torch: tokens, stops and what is refused. Any chunking on instances gives the tokens of a
+"""engine=torch: tokens and stops. Any chunking on instances gives the tokens of a
 plain run: tests/unit/engine/test_tokens.py and tests/contract/test_system.py have that.
 `test_torch_engine.py` has how workers start and fail."""
 
@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from harness.clock import Event
-from harness.errors import RunError
-from harness.request import Batch
 from tests.integration.test_torch_engine import request, started
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
@@ -56,18 +54,3 @@ def test_a_stop_event_serves_many_executes(tmp_path: Path, tp: int) -> None:
         steps = bench.loop.run(story())
     assert all(steps)
     assert long.generated_tokens == 1 + sum(steps) < 900
-
-
-def test_a_batch_that_cannot_run_is_refused_not_waited_for(tmp_path: Path) -> None:
-    fine, huge = request(0), request(1, 8000, 8000)
-    with started(tmp_path, [fine, huge]) as bench:
-        device = bench.instances[0]
-        for batch, says in (
-            (Batch(), "empty"),
-            (Batch(decodes=[fine]), "cannot decode"),
-            (Batch(chunks=[(fine, 21)]), "a chunk of 21 tokens"),
-            (Batch(chunks=[(fine, 20)]), "holds 0 KV blocks"),
-            (Batch(chunks=[(huge, 16)]), "needs 15999 positions"),
-        ):
-            with pytest.raises(RunError, match=says):
-                bench.loop.run(device.execute(batch))

@@ -133,14 +133,16 @@ def test_the_simulator_refuses_what_a_real_engine_refuses() -> None:
     waiting = Request(0, 0.0, "m", 8, 4)
     ready = decoding(1, 8, 4)
     done = decoding(2, 8, 1)
+    huge = Request(3, 0.0, "m", 8000, 8000)
     rig = Rig(40, [ready, done])
-    rig.recorder.add([waiting])
+    rig.recorder.add([waiting, huge])
     bad = [
         (Batch(), None, "empty batch"),
         (Batch(decodes=[waiting]), None, "cannot decode now"),
         (Batch(decodes=[done]), None, "cannot decode now"),
         (Batch(chunks=[(waiting, 9)]), None, "a chunk of 9 tokens"),
         (Batch(chunks=[(waiting, 8)]), None, "holds 0 KV blocks"),
+        (Batch(chunks=[(huge, 16)]), None, "needs 15999 positions"),
         (Batch(decodes=[ready]), 0, "max_steps=0"),
     ]
     for batch, max_steps, message in bad:
