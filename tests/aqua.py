@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from harness.clock import Event
 from harness.cluster import Cluster
 from harness.configuration.config import build
 from harness.configuration.options import plain
+from harness.cost.hardware import Hardware
 from harness.elastic.kv_region import KvStore
+from harness.model_spec import ModelSpec
+from harness.placement import Placement
+from harness.records.record import Recorder
 from harness.request import Request, Segments
+from harness.running import testbed
 from harness.running.testbed import Bed
 from systems.aqua.system import Aqua
+from tests.elastic import check
 from tests.exactness import expect
 from tests.running import composed
 
@@ -47,6 +54,22 @@ def system(made: Bed, name: str, *overrides: str, failed: dict[int, str] | None 
     )  # fmt: skip
     built: Aqua = build(plain(node), "system", loop=made.loop, cluster=cluster)
     return built
+
+
+@contextmanager
+def placed_bed(
+    model: ModelSpec, hardware: Hardware, placements: Sequence[Placement]
+) -> Iterator[Bed]:
+    """A simulated one of 2,048 KV blocks on each instance; requests are of `model`."""
+    node = composed("engine=sim").engine
+    node.num_kv_blocks = 2048
+    engine, recorder = build(plain(node), "engine"), Recorder([])
+    with testbed.started(engine, {model.name: model}, hardware, placements, recorder) as started:
+        cluster, loop = started
+        assert cluster.elastic is not None
+        made = Bed(loop, cluster.elastic, recorder, model, cluster)
+        yield made
+        check(made)
 
 
 def serve(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from harness.configuration.config import build
 from harness.configuration.config import settings as config_of
 from harness.configuration.options import plain
 from harness.cost.model import CostModel
 from harness.device.location import hbm
-from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.placement import Demand, Elastic, Placement
-from harness.records.record import Recorder
 from harness.running.testbed import Bed
 from harness.sim.beside_copies import beside_copies
 from systems.aqua.system import Aqua
-from tests.aqua import Asked, Kill, lent_stores, moved, serve, system
-from tests.elastic import check, hardware, spec
+from tests.aqua import Asked, Kill, lent_stores, moved, placed_bed, serve, system
+from tests.elastic import hardware, spec
 from tests.fuzz.test_overrides import answer
 from tests.running import composed, hardware_profile, run_here
 
@@ -45,8 +41,7 @@ OUT = ("page out to lease", "page out to DRAM")
 INTO = ("page in from lease", "page in from DRAM")
 
 
-@contextmanager
-def bed(tmp_path: Path, kv_blocks: int = 2048) -> Iterator[Bed]:
+def bed() -> AbstractContextManager[Bed]:
     """Four instances on a device each, and a lender on four."""
     consumer = spec()
     lender = replace(consumer, name="wide", tp=NUM)
@@ -55,19 +50,7 @@ def bed(tmp_path: Path, kv_blocks: int = 2048) -> Iterator[Bed]:
         Placement(devices=range(i, i + 1), model=consumer.name, elastic=elastic) for i in range(NUM)
     ]
     beside = Placement(devices=range(NUM, 2 * NUM), model=lender.name, own=lender, elastic=elastic)
-    node = composed("engine=sim").engine
-    node.num_kv_blocks = kv_blocks
-    engine = build(plain(node), "engine")
-    loop, recorder = engine.make_loop(), Recorder([])
-    experiment = Experiment(
-        loop=loop, recorder=recorder, models={consumer.name: consumer}, hardware=EIGHT,
-        placements=[*own, beside], run_dir=tmp_path, seed=0, scheduler={},
-        announce=lambda line: None,
-    )  # fmt: skip
-    with engine.start(experiment) as cluster:
-        made = Bed(loop, cluster.elastic, recorder, consumer, cluster)
-        yield made
-        check(made)
+    return placed_bed(consumer, EIGHT, [*own, beside])
 
 
 def served(made: Bed) -> None:
@@ -77,9 +60,9 @@ def served(made: Bed) -> None:
 
 
 def test_each_consumers_tensors_lie_on_its_own_device_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with bed(tmp_path) as made:
+    with bed() as made:
         aqua = system(made, "aqua", *LENDS)
         names = [instance.name for instance in made.instances]
         stores = {}
@@ -101,8 +84,8 @@ def test_each_consumers_tensors_lie_on_its_own_device_alone(
             assert memory.place == hbm(0, NUM + names.index(event["instance"]))
 
 
-def test_bytes_are_conserved_on_each_device(tmp_path: Path) -> None:
-    with bed(tmp_path) as made:
+def test_bytes_are_conserved_on_each_device() -> None:
+    with bed() as made:
         aqua = system(made, "aqua", *LENDS)
         whole = made.instances[NUM].kv.num_pages
         serve(made, aqua, CROWD)
@@ -124,8 +107,8 @@ def test_bytes_are_conserved_on_each_device(tmp_path: Path) -> None:
         assert lender.kv.num_pages + lent[0] // lender.page_bytes == whole
 
 
-def test_a_reclaim_reaches_all_consumers_and_comes_home_once(tmp_path: Path) -> None:
-    with bed(tmp_path) as made:
+def test_a_reclaim_reaches_all_consumers_and_comes_home_once() -> None:
+    with bed() as made:
         aqua = system(made, "aqua", *LENDS, "system.max_num_seqs=16")
         whole = made.instances[NUM].kv.num_pages
         long = [Asked(0.001 * i, 90, 350) for i in range(40)]
@@ -146,8 +129,8 @@ def test_a_reclaim_reaches_all_consumers_and_comes_home_once(tmp_path: Path) -> 
         assert made.instances[NUM].kv.num_pages + sum(lent) // page == whole
 
 
-def test_a_dead_lender_is_lost_to_all_its_consumers(tmp_path: Path) -> None:
-    with bed(tmp_path) as made:
+def test_a_dead_lender_is_lost_to_all_its_consumers() -> None:
+    with bed() as made:
         aqua = system(made, "aqua", *LENDS)
         serve(made, aqua, [*CROWD, Asked(0.01, 60, 400, "lender")], Kill(NUM, 0.1))
         assert {record.status for record in made.recorder.records.values()} == {"completed"}
@@ -161,8 +144,8 @@ def test_a_dead_lender_is_lost_to_all_its_consumers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kills", [[3], [0, 1], [0, 1, 2, 3]])
-def test_a_dead_consumers_part_ends_and_the_others_go_on(tmp_path: Path, kills: list[int]) -> None:
-    with bed(tmp_path) as made:
+def test_a_dead_consumers_part_ends_and_the_others_go_on(kills: list[int]) -> None:
+    with bed() as made:
         failed: dict[int, str] = {}
         aqua = system(made, "aqua", *LENDS, failed=failed)
         whole = made.instances[NUM].kv.num_pages
@@ -177,8 +160,8 @@ def test_a_dead_consumers_part_ends_and_the_others_go_on(tmp_path: Path, kills: 
             assert len({e["instance"] for e in page_outs}) == left
 
 
-def test_a_part_is_of_some_devices(tmp_path: Path) -> None:
-    with bed(tmp_path) as made:
+def test_a_part_is_of_some_devices() -> None:
+    with bed() as made:
         lender, layout = made.instances[NUM], made.instances[0].layout
         assert lender.memory.part(range(NUM)) == lender.memory
         assert lender.memory.part(range(2, 4)).place == (hbm(0, 6), hbm(0, 7))

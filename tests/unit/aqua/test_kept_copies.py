@@ -8,20 +8,18 @@ from harness.request import Request
 from systems.aqua.copies import PagingCopies, block_bytes
 from systems.aqua.swap_space import SwapSpace
 from systems.aqua.tensors import Tensor
-from tests.aqua import Asked, Kill, lent_stores, moved, moved_bytes, serve, system
-from tests.unit.aqua.test_deaths import WHEN
+from tests.aqua import moved_bytes, serve, system
 from tests.unit.aqua.test_system import (
-    BURST,
     CROWD,
+    DIRTY,
     INTO,
     LONG_CROWD,
+    NEVER,
     OUT,
     assert_all_done,
     assert_empty,
     bed,
 )
-
-DIRTY = "system.variants.paper.scheduler.dirty_only=true"
 
 
 def test_fewer_bytes_leave_the_device_than_with_all_blocks() -> None:
@@ -88,53 +86,12 @@ def test_others_need_comes_before_a_copy(monkeypatch: pytest.MonkeyPatch) -> Non
         return tensor
 
     monkeypatch.setattr(SwapSpace, "_new_tensor", checked)
-    never = "system.variants.paper.scheduler.fcfs_when_in_dram=never"
     with bed() as made:
-        aqua = system(made, "aqua", "system.lender.free_share=0.2", never, DIRTY)
+        aqua = system(made, "aqua", "system.lender.free_share=0.2", NEVER, DIRTY)
         serve(made, aqua, CROWD)
         assert_all_done(made)
         assert overflows
         assert_empty(made, aqua)
-
-
-def test_a_lender_has_its_memory_back_though_copies_were_kept() -> None:
-    with bed() as made:
-        aqua = system(made, "aqua", "system.max_num_seqs=16", DIRTY)
-        whole = made.instances[1].kv.num_pages
-        serve(made, aqua, LONG_CROWD + BURST)
-        assert_all_done(made)
-        leases = [e for e in made.recorder.events if e["kind"] == "lease"]
-        assert len(leases) >= 2
-        assert 0.4 < leases[0]["end_s"] < leases[1]["start_s"]
-        assert moved(made, "migrate to DRAM")
-        lent = sum(store.kv.num_pages for store in lent_stores(aqua))
-        assert made.instances[1].kv.num_pages + lent == whole
-        assert_empty(made, aqua)
-
-
-def test_full_dram_leaves_recomputing() -> None:
-    with bed() as made:
-        size = 16 * made.instances[0].page_bytes
-        aqua = system(made, "vllm_cfs", f"system.dram_bytes={size}", DIRTY)
-        serve(made, aqua, CROWD)
-        assert_all_done(made)
-        assert any(record.num_preemptions for record in made.recorder.records.values())
-        assert_empty(made, aqua)
-
-
-@WHEN
-@pytest.mark.parametrize("dies", [0, 1])
-def test_deaths(at_s: float, dies: int) -> None:
-    with bed() as made:
-        aqua = system(made, "aqua", DIRTY)
-        others = [Asked(0.01, 60, 400, "lender")]
-        serve(made, aqua, CROWD + others, Kill(dies, at_s), linger_s=1.0)
-        assert_all_done(made)
-        assert not made.instances[1 - dies].kv.held
-        assert not list(aqua.pairs[0].consumer.swap.tensors)
-        assert not made.cluster.directory.wheres
-        if not dies:
-            assert not aqua.pairs[0].lender.lent
 
 
 def test_prefixes_and_copies_beside_one_another() -> None:

@@ -4,8 +4,7 @@ reclaims of one lender leave. And the chain from profiles over the placer to suc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,19 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from harness.configuration.config import build
 from harness.configuration.config import settings as config_of
 from harness.configuration.options import plain
 from harness.configuration.resolvers import in_conf
-from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.placement import Elastic, Placement
-from harness.records.record import Recorder
 from harness.running.testbed import Bed
 from plots.aqua.producers import plateau
 from systems.aqua.placement import groups_of
 from systems.aqua.placer import __main__ as placer
 from systems.aqua.profiler.profile import generator_profile, read_profile
 from systems.aqua.system import Aqua
-from tests.aqua import Asked, Kill, moved, serve, system
-from tests.elastic import check, spec
+from tests.aqua import Asked, Kill, moved, placed_bed, serve, system
+from tests.elastic import spec
 from tests.running import ROOT, composed, hardware_profile, run_here
 
 FOUR = replace(hardware_profile("local_paced"), num_devices=4, devices_per_node=4)
@@ -50,8 +46,7 @@ def words(first: int = PLENTY, second: int = PLENTY) -> list[str]:
     ]  # fmt: skip
 
 
-@contextmanager
-def bed(tmp_path: Path, kv_blocks: int = 2048) -> Iterator[Bed]:
+def bed() -> AbstractContextManager[Bed]:
     """A consumer on two devices, and two lenders on one each."""
     consumer = replace(spec(), tp=2)
     lenders = [replace(consumer, name=name, tp=1) for name in ("wide", "audio")]
@@ -60,18 +55,7 @@ def bed(tmp_path: Path, kv_blocks: int = 2048) -> Iterator[Bed]:
         Placement(devices=range(k, k + 1), model=one.name, own=one, elastic=elastic)
         for k, one in enumerate(lenders, start=2)
     ]
-    node = composed("engine=sim").engine
-    node.num_kv_blocks = kv_blocks
-    engine = build(plain(node), "engine")
-    loop, recorder = engine.make_loop(), Recorder([])
-    experiment = Experiment(
-        loop=loop, recorder=recorder, models={consumer.name: consumer}, hardware=FOUR,
-        placements=placements, run_dir=tmp_path, seed=0, scheduler={}, announce=lambda line: None,
-    )  # fmt: skip
-    with engine.start(experiment) as cluster:
-        made = Bed(loop, cluster.elastic, recorder, consumer, cluster)
-        yield made
-        check(made)
+    return placed_bed(consumer, FOUR, placements)
 
 
 def all_completed(made: Bed) -> bool:
@@ -85,8 +69,8 @@ def held_bytes(aqua: Aqua) -> dict[str, int]:
     return {lease["holder"]: lease["allocated_bytes"] for lease in leases}
 
 
-def test_a_prompts_kv_lies_with_both_lenders(tmp_path: Path) -> None:
-    with bed(tmp_path) as made:
+def test_a_prompts_kv_lies_with_both_lenders() -> None:
+    with bed() as made:
         aqua = system(made, "aqua", *words())
         _, first, second = (instance.name for instance in made.instances)
         serve(made, aqua, CROWD)
@@ -103,11 +87,11 @@ def test_a_prompts_kv_lies_with_both_lenders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("small", [0, 1])
-def test_both_have_room_or_none_is_used(tmp_path: Path, small: int) -> None:
+def test_both_have_room_or_none_is_used(small: int) -> None:
     """The other lender's memory is not allocated for a prompt for which one has no room."""
     sizes = [PLENTY, PLENTY]
     sizes[small] = A_LITTLE
-    with bed(tmp_path) as made:
+    with bed() as made:
         aqua = system(made, "aqua", *words(*sizes))
         watched: list[set[int]] = []
 
@@ -124,10 +108,10 @@ def test_both_have_room_or_none_is_used(tmp_path: Path, small: int) -> None:
         assert max(max(held) for held in watched[1:]) <= A_LITTLE
 
 
-def test_one_lenders_reclaim_empties_the_leases_of_both(tmp_path: Path) -> None:
+def test_one_lenders_reclaim_empties_the_leases_of_both() -> None:
     """The lender that serves has a burst. Its memory comes home; the other's stays lent, empty,
     until both lend again."""
-    with bed(tmp_path) as made:
+    with bed() as made:
         aqua = system(made, "aqua", *words(), "system.max_num_seqs=16")
         _, first, second = (instance.name for instance in made.instances)
         serve(made, aqua, [Asked(0.001 * i, 90, 350) for i in range(24)] + BURST)
@@ -144,10 +128,8 @@ def test_one_lenders_reclaim_empties_the_leases_of_both(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dead", [1, 2])
-def test_a_dead_lender_takes_its_shards_and_the_other_has_its_memory_back(
-    tmp_path: Path, dead: int
-) -> None:
-    with bed(tmp_path) as made:
+def test_a_dead_lender_takes_its_shards_and_the_other_has_its_memory_back(dead: int) -> None:
+    with bed() as made:
         aqua = system(made, "aqua", *words())
         alive = made.instances[3 - dead].name
         serve(made, aqua, [*CROWD, Asked(0.01, 60, 400)], Kill(dead, 0.1))
@@ -158,8 +140,8 @@ def test_a_dead_lender_takes_its_shards_and_the_other_has_its_memory_back(
         assert held_bytes(aqua) == {alive: 0}
 
 
-def test_a_dead_consumer_leaves_both_lenders_their_memory(tmp_path: Path) -> None:
-    with bed(tmp_path) as made:
+def test_a_dead_consumer_leaves_both_lenders_their_memory() -> None:
+    with bed() as made:
         failed: dict[int, str] = {}
         aqua = system(made, "aqua", *words(), failed=failed)
         whole = [instance.kv.num_pages for instance in made.instances[1:]]

@@ -25,6 +25,9 @@ from tests.running import composed, hardware_profile
 
 OUT = ("page out to lease", "page out to DRAM")
 INTO = ("page in from lease", "page in from DRAM")
+NEVER = "system.variants.paper.scheduler.fcfs_when_in_dram=never"
+DIRTY = "system.variants.paper.scheduler.dirty_only=true"
+COPIES = pytest.mark.parametrize("copies", [(), (DIRTY,)], ids=["", "kept"])
 CROWD = [Asked(0.001 * i, 90 + 7 * i, 40 + 5 * (i % 4), "consumer") for i in range(12)]
 
 
@@ -56,23 +59,21 @@ def assert_empty(made: Bed, aqua: Aqua) -> None:
     assert not made.cluster.directory.wheres
 
 
-def test_a_crowd_takes_turns_and_what_leaves_comes_back() -> None:
+@pytest.mark.parametrize(
+    ("words", "places"),
+    [
+        (["aqua"], {"lease"}),
+        (["vllm_cfs", "system.copies=gathered"], {"DRAM"}),  # no neighbour
+        (["aqua", "system.lender.free_share=0.2", NEVER], {"lease", "DRAM"}),  # a full lease
+    ],
+)
+def test_a_crowd_takes_turns_and_what_leaves_comes_back(words: list[str], places: set[str]) -> None:
     with bed() as made:
-        aqua = system(made, "aqua")
+        aqua = system(made, *words)
         serve(made, aqua, CROWD)
         assert_all_done(made)
-        assert moved(made, "page out to lease")
-        assert moved_bytes(made, *OUT) == moved_bytes(made, *INTO)
-        assert_empty(made, aqua)
-
-
-def test_without_a_neighbour_all_goes_to_dram() -> None:
-    with bed() as made:
-        aqua = system(made, "vllm_cfs", "system.copies=gathered")
-        serve(made, aqua, CROWD)
-        assert_all_done(made)
-        assert moved(made, "page out to DRAM")
-        assert not moved(made, "page out to lease")
+        went = {place for place in ("lease", "DRAM") if moved(made, f"page out to {place}")}
+        assert went == places
         assert moved_bytes(made, *OUT) == moved_bytes(made, *INTO)
         assert_empty(made, aqua)
 
@@ -102,20 +103,11 @@ def test_gathered_copies_are_staged_on_the_device_and_others_are_not() -> None:
         assert staged == (paged if copies == "gathered" else [0, 0])
 
 
-def test_a_full_lease_overflows_to_dram() -> None:
+@COPIES
+def test_full_dram_leaves_recomputing(copies: tuple[str, ...]) -> None:
     with bed() as made:
-        never = "system.variants.paper.scheduler.fcfs_when_in_dram=never"
-        aqua = system(made, "aqua", "system.lender.free_share=0.2", never)
-        serve(made, aqua, CROWD)
-        assert_all_done(made)
-        assert moved(made, "page out to lease")
-        assert moved(made, "page out to DRAM")
-        assert_empty(made, aqua)
-
-
-def test_full_dram_leaves_recomputing() -> None:
-    with bed() as made:
-        aqua = system(made, "vllm_cfs", f"system.dram_bytes={16 * made.instances[0].page_bytes}")
+        size = 16 * made.instances[0].page_bytes
+        aqua = system(made, "vllm_cfs", f"system.dram_bytes={size}", *copies)
         serve(made, aqua, CROWD)
         assert_all_done(made)
         assert any(record.num_preemptions for record in made.recorder.records.values())
@@ -149,10 +141,11 @@ def test_fair_slices_give_first_tokens_sooner_than_waiting_in_line() -> None:
     assert worst["aqua"] < 0.5 * worst["vllm"]
 
 
-def test_a_busy_lender_takes_its_memory_back_and_lends_it_again() -> None:
+@COPIES
+def test_a_busy_lender_takes_its_memory_back_and_lends_it_again(copies: tuple[str, ...]) -> None:
     """Fig. 12: tensors go to DRAM and come home, and the lender's pool is whole in between."""
     with bed() as made:
-        aqua = system(made, "aqua", "system.max_num_seqs=16")
+        aqua = system(made, "aqua", "system.max_num_seqs=16", *copies)
         whole = made.instances[1].kv.num_pages
         serve(made, aqua, LONG_CROWD + BURST)
         assert_all_done(made)
