@@ -201,30 +201,6 @@ def test_an_instance_that_dies_may_have_had_the_last_copy() -> None:
     assert {source.medium for source in again.sources} == {Medium.SSD}
 
 
-@pytest.mark.parametrize("host", range(NODES))
-def test_after_any_one_host_failure_every_model_has_a_copy_again_from_ssd(host: int) -> None:
-    gpus = Gpus()
-    found = pool(gpus)
-    lost = {model for model, node in found.host_copies.items() if node == host}
-    found.failed(host)
-    again = found.wanted()
-    assert {wanted.model for wanted in again} == lost
-    for wanted in again:
-        assert {source.medium for source in wanted.sources} == {Medium.SSD}
-        assert wanted.node != host
-        found.copied(wanted.model)
-    assert set(found.host_copies) == set(SIZES)
-
-
-def test_a_copy_that_was_being_made_on_the_lost_host_is_begun_anew() -> None:
-    gpus = Gpus()
-    found = pool(gpus)
-    found.failed(0)
-    (first, *_) = found.wanted()
-    found.failed(first.node)
-    assert first.model in {wanted.model for wanted in found.wanted()}
-
-
 def test_copies_that_fit_in_no_host_are_told() -> None:
     with pytest.raises(UsageError, match=r"72b \(145000000000 bytes\) fits in no host"):
         pool(Gpus(), host_bytes=100 * GB)

@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.configuration.config import settings
-from harness.configuration.options import plain
-from harness.errors import UsageError
-from harness.placement import Demand, resident_models
 from harness.request import Request
 from systems.blitzscale.instances import Role, State
-from systems.blitzscale.system import BlitzScale
-from tests.running import composed, hardware_profile, model_spec
+from tests.running import hardware_profile
 from tests.serving_elastic import Served, burst, serve
 
 BASELINES = ("distserve", "blitzscale_serverlessllm", "blitzscale_allcache", "blitzscale")
@@ -229,41 +224,6 @@ def test_a_prefill_becomes_a_decode_where_kv_needs_room() -> None:
     events = [(e["instance"], e["fields"]["role"]) for e in served.events("slot")]
     names = {name for name, role in events if role == "prefill"}
     assert names & {name for name, role in events if role == "decode"}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["system.variant=new"], "system.variant=new is unknown; valid: paper, artifact"),
-        (["system.parameters=tape"], "system.parameters=tape is unknown"),
-        (["system.parameters=all_cache"], "zigzag=true needs system.parameters=network"),
-        (["system.ttl_s=-1"], "ttl_s=-1 must be at least 0"),
-        (["system.interval_s=0"], "system.interval_s=0 must be above 0"),
-        (["system.min_prefills=3", "system.min_decodes=2"], "do not fit in 4"),
-        (["system.min_prefills=0"], "system.min_prefills=0 needs system.min_decodes=0, not 1"),
-        (
-            ["system.min_prefills=0", "system.min_decodes=0", "system.variant=artifact"],
-            "needs system.variant=paper",
-        ),
-        (["system.max_prefills=0"], "system.max_prefills=0 must be at least 1"),
-        (["system.instances=5"], "room for 4 instances"),
-        (["system.variants.paper.prefill.lower=0.9"], "0 < lower < upper"),
-        (["system.significant_growth=1"], "must be above 1"),
-        (["hardware.nic_bytes_per_s=0"], "has no network between its 4 nodes"),
-    ],
-)
-def test_bad_input_is_one_sentence(overrides: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        serve(["+system=blitzscale", *overrides], CALM)
-
-
-def test_an_engine_that_moves_nothing_is_refused() -> None:
-    placements = BlitzScale.place(
-        settings(plain(composed("+system=blitzscale").system), BlitzScale, "system"),
-        {"m": model_spec("tiny-llama")}, hardware_profile("local_cluster_x4"), Demand({"m": 1.0}),
-    )  # fmt: skip
-    with pytest.raises(UsageError, match="choose engine=torch or engine=sim"):
-        resident_models(placements)
 
 
 def test_kv_goes_to_the_decode_that_has_least_of_it_on_its_way() -> None:
