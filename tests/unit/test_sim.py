@@ -119,12 +119,6 @@ def test_every_execute_takes_its_turnaround_once_however_many_steps_it_runs() ->
     assert times[-1] == pytest.approx(prefill_s + decodes_s)
 
 
-def test_the_same_input_gives_bit_identical_times() -> None:
-    rows = [(i * 0.01, 100 + i, 50) for i in range(40)]
-    first, second = (play(rows, 100, 8, SimInstance) for _ in range(2))
-    assert all((a == b).all() for a, b in zip(first, second, strict=True))
-
-
 def test_growing_by_steps_is_growing_each() -> None:
     rng = np.random.default_rng(0)
     together, each = BlockPool(40, 16), BlockPool(40, 16)

@@ -120,18 +120,12 @@ def test_tokens_that_only_the_last_usage_tells_of_have_no_times(tmp_path: Path) 
     assert known["tbt_s"]["mean"] is not None
 
 
-def test_an_answer_in_one_event_is_named_buffered(tmp_path: Path) -> None:
-    summary = served(Script(tokens_per_event=ASKED), tmp_path)
+@pytest.mark.parametrize("usage", ["continuous", "final"])
+def test_an_answer_in_one_event_is_named_buffered(tmp_path: Path, usage: str) -> None:
+    summary = served(Script(tokens_per_event=ASKED, usage=usage), tmp_path)
     assert "20 of 20 answers were buffered" in notes(summary)
     assert summary["answers"]["num_buffered"] == 20
-    assert "buffered" not in notes(served(Script(), tmp_path))
-
-
-def test_an_answer_in_one_event_with_its_usage_at_the_end_is_named_buffered(tmp_path: Path) -> None:
-    summary = served(Script(tokens_per_event=ASKED, usage="final"), tmp_path)
-    assert "20 of 20 answers were buffered" in notes(summary)
-    summary = served(Script(tokens_per_event=2, usage="final"), tmp_path)
-    assert "buffered" not in notes(summary)
+    assert "buffered" not in notes(served(Script(tokens_per_event=2, usage=usage), tmp_path))
 
 
 @pytest.mark.parametrize("allowed", [True, False])

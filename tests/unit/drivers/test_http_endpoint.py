@@ -105,11 +105,6 @@ def test_a_hanging_answer_is_a_timeout_with_the_tokens_it_had(tmp_path: Path) ->
     assert "2 of 6 tokens" in record.error
 
 
-def test_an_early_end_completes_where_it_is_allowed(tmp_path: Path) -> None:
-    (record,), _, _ = replay(Script(stop_at=4), tmp_path, allow_early_end=True)
-    assert (record.status, len(record.token_times_s())) == ("completed", 4)
-
-
 def test_usage_at_the_end_settles_the_number_of_tokens(tmp_path: Path) -> None:
     script = Script(tokens_per_event=3, usage="final")
     (record,), _, engine = replay(script, tmp_path)

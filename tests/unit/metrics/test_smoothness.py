@@ -67,16 +67,6 @@ def test_fluidity_is_the_share_of_deadlines_met(gaps: list[float], ttft: int, tb
     assert found == pytest.approx(counted_token_by_token(times_s, slo.ttft_s, slo.tbt_s))
 
 
-def test_deadlines_count_anew_from_a_late_token() -> None:
-    # Due 1, 2, 3; the third comes at 6.5 and misses those of 3, 4, 5, 6; then due 7.5, 8.5.
-    [found] = fluidity_indices(log_of([1.0, 2.0, 6.5, 7.5, 8.5]), absolute(1.0, 1.0)).tolist()
-    assert found == pytest.approx(4 / 8)
-
-
-def test_tokens_that_came_early_make_up_for_a_wait() -> None:
-    assert fluidity_indices(log_of([0.1, 0.2, 0.3, 3.9]), absolute(1.0, 1.0)).tolist() == [1.0]
-
-
 def broken_off() -> TokenLog:
     """Of four tokens each: one came of the first request, none of the second."""
     service = Service((0.0, 4), (0.0, 4))
