@@ -257,10 +257,3 @@ def test_a_million_rows(tmp_path: Path) -> None:
     trace = read(path)
     assert len(trace) == 1_000_000
     assert trace.arrivals()[-1] == 333_333
-
-
-def test_what_load_writes_save_reads(tmp_path: Path, make: Make) -> None:
-    path = tmp_path / "schedule.parquet"
-    schedule = make("azure_code", "workload.num_requests=50")
-    schedule.save(path)
-    assert Schedule.load(path).sha256() == schedule.sha256()
