@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -42,19 +43,25 @@ async def half_loaded(made: Bed, stop: Event | None = None) -> list[ElasticInsta
     return made.instances
 
 
-def test_a_batch_waits_for_each_layer_when_its_turn_comes(bed: Beds, engine: str) -> None:
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_batch_waits_for_each_layer_when_its_turn_comes(
+    bed: Beds, engine: str, stages: int
+) -> None:
     with bed(engine, 3, resident={1: range(0), 2: range(0)}) as made:
 
         async def story() -> None:
             full, middle, late = await half_loaded(made)
+            executor: Any = late
+            if stages == 2:
+                executor = made.cluster.pipeline([(late, range(3)), (full, range(3, DEPTH))])
             requests = [made.request(20, 6), made.request(30, 8)]
-            first = made.loop.spawn(prefill(late, requests), name="prefill")
+            first = made.loop.spawn(prefill(executor, requests), name="prefill")
             await made.loop.sleep(0.05)
             assert not first.done
             assert await middle.load(range(2, DEPTH), full)
             await made.loop.wait(first.finished)
             assert all(request.generated_tokens == 1 for request in requests)
-            await finish(late, requests)
+            await finish(executor, requests)
 
         run_exactly(made, story())
 
@@ -75,23 +82,6 @@ def test_decodes_that_waited_take_one_step(bed: Beds, engine: str) -> None:
             await made.loop.wait(step.finished)
             assert (step.result, request.generated_tokens) == (1, 2)
             await finish(late, [request])
-
-        run_exactly(made, story())
-
-
-def test_a_stage_waits_for_its_layers(bed: Beds, engine: str) -> None:
-    with bed(engine, 3, resident={1: range(0), 2: range(0)}) as made:
-
-        async def story() -> None:
-            full, middle, late = await half_loaded(made)
-            pipe = made.cluster.pipeline([(late, range(3)), (full, range(3, DEPTH))])
-            requests = [made.request(20, 6)]
-            first = made.loop.spawn(prefill(pipe, requests), name="prefill")
-            await made.loop.sleep(0.05)
-            assert not first.done
-            assert await middle.load(range(2, DEPTH), full)
-            await made.loop.wait(first.finished)
-            await finish(pipe, requests)
 
         run_exactly(made, story())
 
