@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from harness.clock import Event
-from harness.cluster import Cluster
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
@@ -47,11 +47,7 @@ def system(made: Bed, name: str, *overrides: str, failed: dict[int, str] | None 
             failed[request.request_id] = reason
         made.recorder.failed(request, reason)
 
-    unused: Any = None
-    cluster = Cluster(
-        models={made.model.name: made.model}, instances=[], pool=[], endpoints=[], profile=unused,
-        answer=unused, drop=drop, elastic=made.cluster, placements=[],
-    )  # fmt: skip
+    cluster = replace(made.given, drop=drop, placements=[])
     built: Aqua = build(plain(node), "system", loop=made.loop, cluster=cluster)
     return built
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.cluster import Cluster
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.cost.profile import HardwareProfile
@@ -46,10 +45,9 @@ class Story:
 
 def system_on(bed: Bed, *overrides: str, num_devices: int = 4) -> Story:
     dropped: list[str] = []
-    cluster = Cluster(
-        models={bed.model.name: bed.model}, instances=[], pool=[], endpoints=[],
-        profile=HardwareProfile(hardware(num_devices)), answer=lambda request: None,
-        drop=lambda request, why: dropped.append(why), elastic=bed.cluster, placements=[],
+    cluster = replace(
+        bed.given, profile=HardwareProfile(hardware(num_devices)), placements=[],
+        drop=lambda request, why: dropped.append(why),
     )  # fmt: skip
     node = composed("+system=kunserve", "+workload=burstgpt", *FAST, *overrides).system
     system = build(plain(node), "system", loop=bed.loop, cluster=cluster)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from harness.cluster import Cluster
+from dataclasses import replace
+
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.cost.profile import HardwareProfile
@@ -13,11 +14,8 @@ from tests.running import composed
 
 
 def llumnix(bed: Bed, *overrides: str) -> Llumnix:
-    cluster = Cluster(
-        models={bed.model.name: bed.model}, instances=[], pool=[], endpoints=[],
-        profile=HardwareProfile(hardware()), answer=lambda request: None,
-        drop=lambda request, why: None, elastic=bed.cluster, placements=[],
-    )  # fmt: skip
+    profile = HardwareProfile(hardware())
+    cluster = replace(bed.given, profile=profile, drop=lambda *told: None, placements=[])
     node = composed("+system=llumnix", "+workload=burstgpt", *overrides).system
     system: Llumnix = build(plain(node), "system", loop=bed.loop, cluster=cluster)
     return system
