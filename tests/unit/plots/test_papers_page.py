@@ -120,6 +120,7 @@ def test_a_table_made_again_that_lacks_a_claims_rows_says_so(
     assert re.search(r'data-is="again">no value: not attempted: claim \w+, kunserve_table1', shown)
 
 
+@cache
 def with_both_profiles(paper: str) -> str:
     """The page of a paper as it is committed, without its claims and pictures."""
     nothing = {"src": "", "of": ""}
