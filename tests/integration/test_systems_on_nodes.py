@@ -15,7 +15,7 @@ import pytest
 
 from harness.engine.agents_launcher import AgentsLauncher
 from harness.errors import RunError, UsageError
-from harness.pooled import instance
+from harness.pooled import kv
 from tests.agents import Called, dying_as_nodes, on_nodes
 from tests.contract import test_pooled_deaths as pooled_deaths
 from tests.contract import test_system as contract
@@ -87,7 +87,7 @@ def test_kv_that_breaks_off_on_its_way_from_another_node_is_told(
     dies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its node has died, or only the connection to it is broken, which ends the run."""
-    monkeypatch.setattr(instance, "NOTICE_S", 30.0 if dies else 0.5)
+    monkeypatch.setattr(kv, "NOTICE_S", 30.0 if dies else 0.5)
     told: list[object] = []
     with dying_as_nodes() as connections:
         bench = PoolBench("torch", tmp_path, ("wide", "narrow"), devices_per_node=1)

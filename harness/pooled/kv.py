@@ -1,0 +1,256 @@
+"""The KV of a pooled instance's requests: on its device, in its node's host cache, and between.
+
+Aegaeon §5.3, for every engine, over a `Device` that moves the bytes:
+
+  ① a batch runs only with all of its requests' KV on the device;
+  ② KV is read from where it was copied to only once that copy is complete;
+  ③ blocks are given out only once no transfer touches them.
+
+When its device dies, all that waits for it waits for ever. `on_lost` tells the system, which takes
+its requests elsewhere. Host memory, with the KV that lies there, stays, unless the node dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.clock import Event
+from harness.device.memory import KvShape
+from harness.errors import InstanceLost, RunError
+from harness.pooled.blocks import SlabPool, device_shape, host_shape
+from harness.pooled.device import Device, KvCopy
+from harness.pooled.host import Host, SharedByPool, SwappedKv
+from harness.pooled.slab import SlabAllocator
+from harness.request import Request
+
+SAMPLE_S = 1.0
+NOTICE_S = 20.0  # as long as a node's agent may take to answer
+
+
+class PooledKv:
+    """`on_lost`: called once it is known that the device has died, with the requests whose KV was
+    on its way from it to host memory or, where its node has died, is in that node's memory; None:
+    that ends the run. `lost`: that is known. `on_kv_lost`: called for a request whose KV was on its
+    way to here from a node that has died."""
+
+    def __init__(self, device: Device, host: Host, shared: SharedByPool) -> None:
+        self.name, self.node, self.host = device.name, device.node, host
+        self.models, plan = shared.models, shared.plan
+        self._device, self._swapped = device, shared.swapped
+        self._block_tokens = plan.block_tokens
+        self._loop, self._recorder = shared.loop, shared.recorder
+        self._slabs = SlabAllocator(plan.kv_bytes, plan.slab_bytes)
+        self._pools: dict[KvShape, SlabPool] = {}
+        self._pool_of: dict[str, SlabPool] = {}  # model -> of its shape
+        self._host_shapes = {
+            name: host_shape(spec, plan.block_tokens) for name, spec in self.models.items()
+        }
+        self._leaving: dict[int, SwappedKv] = {}  # request_id -> its swap-out under way
+        self._arriving: dict[int, tuple[SwappedKv, Event]] = {}  # … its swap-in under way
+        self.on_lost: Callable[[set[int]], None] | None = None
+        self.on_kv_lost: Callable[[Request], None] | None = None
+        self.lost = False
+        device.on_lost = self._lose
+
+    def kv(self, model: str) -> SlabPool:
+        """The KV blocks of `model`'s shape on this device; other shapes compete for the room."""
+        pool = self._pool_of.get(model)
+        if pool is None:
+            shape = device_shape(self.models[model], self._block_tokens)
+            if shape not in self._pools:
+                self._pools[shape] = SlabPool(self._slabs, shape)
+            pool = self._pool_of[model] = self._pools[shape]
+        return pool
+
+    def holds(self, request: Request) -> bool:
+        """Whether all of the request's KV is on this device, ready to be read."""
+        here = request.request_id in self.kv(request.model).held
+        return here and request.request_id not in self._arriving
+
+    def swap_out(self, request: Request, on_done: Callable[[], None]) -> Event:
+        """Begins to move the request's KV to the node's host cache; set, and `on_done` called, once
+        it is there.
+
+        From now on the request is not on this device, and any instance may `swap_in` it.
+        """
+        ready = Event(self._loop)
+        offsets = self.kv(request.model).detach(request)
+        assert offsets, f"request {request.request_id} has no KV on {self.name}"
+        swapped = SwappedKv(self.host, [], ready)
+        self._swapped[request.request_id] = self._leaving[request.request_id] = swapped
+        copy = self._copy_out(request, offsets, swapped, on_done)
+        self._loop.spawn(copy, name=f"{self.name}: swap out")
+        return ready
+
+    async def _copy_out(
+        self, request: Request, offsets: list[int], swapped: SwappedKv, on_done: Callable[[], None]
+    ) -> None:
+        start_s = self._loop.now
+        shape = self._host_shapes[request.model]
+        room = await self._host_room(request, shape, len(offsets))
+        if self.lost:
+            self.host.discard(room)
+            return
+        swapped.offsets = room
+        self._log_slabs(self.host)
+        begun_s = self._loop.now
+        await self._device.copy_out(KvCopy(request.model, self.node, offsets, swapped.offsets))
+        self._slabs.free(offsets)
+        del self._leaving[request.request_id]
+        if swapped.gone:
+            self.host.discard(swapped.offsets)
+        swapped.ready.set()
+        on_done()
+        self._log_swap("swap_out", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
+
+    async def _host_room(self, request: Request, shape: KvShape, num_blocks: int) -> list[int]:
+        """Offsets in the host's cache. A wait for them is recorded, even if the run ends in it."""
+        if self.host.has_room(shape, num_blocks):
+            return await self.host.reserve(shape, num_blocks)
+        asked_s = self._loop.now
+        try:
+            return await self.host.reserve(shape, num_blocks)
+        finally:
+            self._recorder.event(
+                "host_full", f"node-{self.node}", asked_s, self._loop.now,
+                request_id=request.request_id, model=request.model,
+                host_kv_bytes=self.host.kv_bytes,
+            )  # fmt: skip
+
+    def swap_in(self, request: Request, on_done: Callable[[], None]) -> Event | None:
+        """Begins to bring the request's KV to this device; set, and `on_done` called, once it is
+        there. None, and nothing begins: there is no room for it and its next token."""
+        pool = self.kv(request.model)
+        if not pool.grow(request, request.computed_tokens + 1):
+            return None
+        swapped, arrived = self._swapped.pop(request.request_id), Event(self._loop)
+        self._arriving[request.request_id] = swapped, arrived
+        copy = self._copy_in(request, swapped, arrived, on_done)
+        self._loop.spawn(copy, name=f"{self.name}: swap in")
+        return arrived
+
+    async def _copy_in(
+        self, request: Request, swapped: SwappedKv, arrived: Event, on_done: Callable[[], None]
+    ) -> None:
+        start_s = self._loop.now
+        await self._loop.wait(swapped.ready)  # rule ②
+        if swapped.gone or self.lost:
+            arrived.set()
+            return
+        begun_s = self._loop.now
+        swapped.host.release_after(arrived, swapped.offsets)
+        offsets = self.kv(request.model).offsets[request.request_id][: len(swapped.offsets)]
+        copy = KvCopy(request.model, swapped.host.node, offsets, swapped.offsets)
+        complete = await self._device.copy_in(copy)
+        if not complete:
+            await self._notice(swapped.host)
+            if self.lost:
+                return
+        arrived.set()
+        swapped.host.reclaim(arrived)  # rule ③
+        if not complete:
+            swapped.gone = True
+            lost = {"request_id": request.request_id, "model": request.model, "node": copy.node}
+            self._log("kv_lost", begun_s, **lost)
+            if self.on_kv_lost is None:
+                raise InstanceLost(f"node-{copy.node}")
+            self.on_kv_lost(request)
+            return
+        del self._arriving[request.request_id]
+        on_done()
+        self._log_slabs(swapped.host)
+        shape = self._host_shapes[request.model]
+        self._log_swap("swap_in", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
+
+    async def _notice(self, host: Host) -> None:
+        """A copy from `host` broke off, and the death of its node, or of this device, is about to
+        be known: returns then. RunError where both live."""
+        struck = await self._loop.wait(host.struck, until=self._loop.now + NOTICE_S)
+        if not struck and not self.lost:
+            told = f"a copy of KV from node-{host.node} to {self.name} broke off"
+            raise RunError(f"{told}, and no instance of that node has died")
+
+    def in_host_memory(self, request: Request) -> bool:
+        """Whether the request's KV is in a host's cache, or will be, for any instance to fetch."""
+        swapped = self._swapped.get(request.request_id)
+        return swapped is not None and not swapped.gone
+
+    def evict(self, request: Request) -> None:
+        """Gives up the request's KV, here or in a host's cache: nothing of it is computed any more.
+        Not while it arrives here."""
+        coming, _ = self._arriving.pop(request.request_id, (None, None))
+        assert coming is None or coming.gone, request
+        swapped = self._swapped.pop(request.request_id, None)
+        if swapped is not None and not swapped.gone:
+            swapped.gone = True
+            if swapped.ready.is_set:
+                swapped.host.discard(swapped.offsets)
+        self.kv(request.model).release(request)
+        request.computed_tokens = 0
+        self._recorder.preempted(request, self.name, self._loop.now)
+
+    def _lose(self, error: InstanceLost) -> None:
+        self.lost = True
+        self._log("lost", self._loop.now)
+        if self.on_lost is None:
+            raise error
+        # Behind those who have had their answers before it died.
+        told = self._tell(self.on_lost, error.with_node)
+        self._loop.spawn(told, name=f"{self.name} is lost")
+
+    async def _tell(self, on_lost: Callable[[set[int]], None], with_node: bool) -> None:
+        """Its transfers touch no host memory any more: what was leaving is lost, and what was
+        arriving is still there, if the node is."""
+        self.host.struck.set()
+        lost = {request_id for request_id, swapped in self._leaving.items() if not swapped.gone}
+        for swapped in self._leaving.values():
+            self.host.discard(swapped.offsets)
+            swapped.gone = True
+            swapped.ready.set()
+        for request_id, (swapped, arrived) in self._arriving.items():
+            swapped.host.move_list.pop(arrived, None)
+            if not swapped.gone:
+                self._swapped[request_id] = swapped
+        self._arriving.clear()
+        if with_node:
+            lost |= self._lose_host()
+        on_lost(lost)
+
+    def _lose_host(self) -> set[int]:
+        """The requests whose KV was in this node's memory, or on its way there. What other nodes
+        are copying from it is theirs to tell."""
+        lost = set[int]()
+        for request_id, swapped in self._swapped.items():
+            if swapped.host is self.host and not swapped.gone:
+                lost.add(request_id)
+                swapped.gone = True
+                if swapped.ready.is_set:
+                    self.host.discard(swapped.offsets)
+        return lost
+
+    def _log(self, kind: str, start_s: float, **fields: object) -> None:
+        """What this instance did from `start_s` to now, into the run's events."""
+        self._recorder.event(kind, self.name, start_s, self._loop.now, **fields)
+
+    def _log_slabs(self, host: Host) -> None:
+        """Records how a host cache is used, at most every SAMPLE_S (Fig. 16)."""
+        if self._loop.now < host.next_sample_s:
+            return
+        host.next_sample_s = self._loop.now + SAMPLE_S
+        for shape in (None, *host.slabs.shapes()):
+            self._recorder.event(
+                "host_kv", f"node-{host.node}", self._loop.now, self._loop.now,
+                block_bytes=shape and shape.block_bytes,
+                unused_bytes=host.slabs.unused_bytes(shape),
+                allocated_bytes=host.slabs.allocated_bytes(shape),
+                fragmentation=host.slabs.fragmentation(shape),
+            )  # fmt: skip
+
+    def _log_swap(
+        self, kind: str, request: Request, since: tuple[float, float], num_bytes: int
+    ) -> None:
+        """`since`: when it was asked for, and when its bytes began to move."""
+        self._log(
+            kind, since[1], request_id=request.request_id, model=request.model,
+            waited_s=since[1] - since[0], bytes=num_bytes,
+        )  # fmt: skip
