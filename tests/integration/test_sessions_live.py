@@ -15,12 +15,14 @@ from harness.schedule import Schedule
 from tests.running import model_spec, run_here
 from tests.unit.workloads.test_json_traces import branch, call, weka
 
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
+LIVE = ("engine=torch", "engine.device=cpu", "engine.num_threads=1")
 ROWS = [(30, 20), (70, 9), (95, 40), (12, 5), (40, 33), (90, 12), (18, 17)]  # of 3 sessions
 
 
-@pytest.fixture
-def sessions(tmp_path: Path) -> tuple[str, ...]:
-    path = tmp_path / "lengths.csv"
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    path = tmp_path_factory.mktemp("sessions") / "lengths.csv"
     lines = [f"{p},{o},{p + o},1" for p, o in ROWS]
     head = "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio"
     path.write_text("\n".join([head, *lines]) + "\n")
@@ -30,28 +32,33 @@ def sessions(tmp_path: Path) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-@pytest.mark.live
-@pytest.mark.usefixtures("forked_workers")
+@pytest.fixture(scope="module")
+def cached(
+    sessions: tuple[str, ...], forked_workers: None, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder of a live run."""
+    folder = tmp_path_factory.mktemp("cached") / "run"
+    run_here(folder, *sessions, *LIVE)
+    return folder
+
+
 def test_tokens_are_those_without_a_cache_and_hits_those_of_the_simulator(
-    tmp_path: Path, sessions: tuple[str, ...]
+    tmp_path: Path, cached: Path, sessions: tuple[str, ...]
 ) -> None:
-    live = ("engine=torch", "engine.device=cpu", "engine.num_threads=1")
-    cached = run_here(tmp_path / "cached", *sessions, *live)
+    summary = json.loads((cached / "summary.json").read_text())
     off = "system.enable_prefix_caching=false"
-    run_here(tmp_path / "plain", *sessions, *live, off)
+    run_here(tmp_path / "plain", *sessions, *LIVE, off)
     simulated = run_here(tmp_path / "sim", *sessions, "engine=sim")
-    assert cached["num_completed"] == len(ROWS)
-    assert tokens(tmp_path / "cached") == tokens(tmp_path / "plain")
-    assert hits(tmp_path / "cached") == hits(tmp_path / "sim")
-    assert sum(hits(tmp_path / "cached").values()) > 0
-    assert cached["sessions"]["later"]["cached_tokens"] == sum(hits(tmp_path / "cached").values())
+    assert summary["num_completed"] == len(ROWS)
+    assert tokens(cached) == tokens(tmp_path / "plain")
+    assert hits(cached) == hits(tmp_path / "sim")
+    assert sum(hits(cached).values()) > 0
+    assert summary["sessions"]["later"]["cached_tokens"] == sum(hits(cached).values())
     assert simulated["sessions"]["first"]["cached_tokens"] == 0
     manifest = json.loads((tmp_path / "sim" / "manifest.json").read_text())
     assert manifest["sessions"] == 3
 
 
-@pytest.mark.live
-@pytest.mark.usefixtures("forked_workers")
 def test_an_agents_next_turn_waits_for_its_branches(
     tmp_path: Path, sessions: tuple[str, ...]
 ) -> None:
@@ -80,15 +87,11 @@ def hits(run: Path) -> dict[int, int]:
     return dict(zip(table["request_id"], table["cached_tokens"], strict=True))
 
 
-@pytest.mark.live
-@pytest.mark.usefixtures("forked_workers")
 def test_each_turn_is_answered_as_its_whole_conversation_sent_at_once(
-    tmp_path: Path, sessions: tuple[str, ...]
+    tmp_path: Path, cached: Path
 ) -> None:
-    live = ("engine=torch", "engine.device=cpu", "engine.num_threads=1", "figure=null")
-    run_here(tmp_path / "run", *sessions, *live)
-    given = tokens(tmp_path / "run")
-    schedule = Schedule.load(tmp_path / "run" / "schedule.parquet")
+    given = tokens(cached)
+    schedule = Schedule.load(cached / "schedule.parquet")
     said: dict[int, list[int]] = {}  # of each session, prompts and answers so far
     ids = []
     for request in schedule.requests():
@@ -104,5 +107,5 @@ def test_each_turn_is_answered_as_its_whole_conversation_sent_at_once(
     )
     alone.save(tmp_path / "alone.parquet")
     words = ("+system=vllm", "+workload=trace", f"workload.path={tmp_path}/alone.parquet")
-    run_here(tmp_path / "alone", *words, *live)
+    run_here(tmp_path / "alone", *words, *LIVE, "figure=null")
     assert tokens(tmp_path / "alone") == given
