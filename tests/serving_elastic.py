@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from harness.configuration.config import build, class_of, settings, typed
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
-from harness.engine_api import Experiment
 from harness.placement import Demand
 from harness.records.record import Recorder
 from harness.request import Request
-from harness.running import faults
+from harness.running import faults, testbed
 from harness.running.client import Client
 from harness.running.faults import Faults
 from harness.running.testbed import Bed
@@ -86,30 +83,24 @@ def serve(
     chosen = settings(node, system_class, "system")
     placements = system_class.place(chosen, specs, hardware, Demand(dict.fromkeys(specs, 1.0)))
     backend = build(plain(config.engine), "engine")
-    loop, recorder = backend.make_loop(), Recorder(ordered)
-    with TemporaryDirectory(prefix="serving-") as folder:
-        experiment = Experiment(
-            loop=loop, recorder=recorder, models=specs, hardware=hardware,
-            placements=placements, run_dir=Path(folder), seed=0, scheduler={},
-            announce=lambda line: None,
-        )  # fmt: skip
-        with backend.start(experiment) as cluster:
-            system = system_class(chosen, loop=loop, cluster=cluster)
-            killed = [faults.Kill(instance=i, at_s=at_s) for i, at_s in kill]
-            killed += [faults.Kill(host=i, at_s=at_s) for i, at_s in kill_hosts]
-            client = Client(drain_s, loop=loop, recorder=recorder, system=system)
-            watch(system)
+    recorder = Recorder(ordered)
+    with testbed.started(backend, specs, hardware, placements, recorder) as (cluster, loop):
+        system = system_class(chosen, loop=loop, cluster=cluster)
+        killed = [faults.Kill(instance=i, at_s=at_s) for i, at_s in kill]
+        killed += [faults.Kill(host=i, at_s=at_s) for i, at_s in kill_hosts]
+        client = Client(drain_s, loop=loop, recorder=recorder, system=system)
+        watch(system)
 
-            async def main() -> None:
-                loop.spawn(system.serve(), name="system")
-                await client.play(ordered)
-                await loop.sleep(rest_s)
+        async def main() -> None:
+            loop.spawn(system.serve(), name="system")
+            await client.play(ordered)
+            await loop.sleep(rest_s)
 
-            with faults.striking(Faults(kill=killed), cluster, {}, loop, recorder):
-                loop.run(main())
-            cluster.elastic.end()
-            bed = Bed(loop, cluster.elastic, recorder, spec, cluster, made=len(ordered))
-            check(bed)
-            live = engine != "sim"
-            tokens = generated(bed) if live else {}
-            return Served(recorder, system, bed, tokens, undisturbed(bed) if live else {})
+        with faults.striking(Faults(kill=killed), cluster, {}, loop, recorder):
+            loop.run(main())
+        cluster.elastic.end()
+        bed = Bed(loop, cluster.elastic, recorder, spec, cluster, made=len(ordered))
+        check(bed)
+        live = engine != "sim"
+        tokens = generated(bed) if live else {}
+        return Served(recorder, system, bed, tokens, undisturbed(bed) if live else {})

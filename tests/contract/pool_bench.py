@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
-from harness.clock import Event, Loop
+from harness.clock import Event
 from harness.configuration.config import build
 from harness.configuration.options import plain
-from harness.engine_api import Experiment
 from harness.placement import pooled
 from harness.pooled.instance import PooledInstance
 from harness.pooled.plan import device_weight_bytes
 from harness.records.record import Recorder
 from harness.request import Batch, Request
+from harness.running.testbed import started
 from tests.accounts import audit
 from tests.running import hardware_profile, model_spec
 
@@ -39,7 +38,7 @@ class PoolBench:
     """With `weights_of`, the weights buffer has room for these models together."""
 
     def __init__(
-        self, kind: str, run_dir: Path, weights_of: tuple[str, ...], attention: str = "auto",
+        self, kind: str, weights_of: tuple[str, ...], attention: str = "auto",
         devices_per_node: int = 2,
     ) -> None:  # fmt: skip
         self.models = {name: model_spec(model) for name, model in NAMES.items()}
@@ -60,21 +59,11 @@ class PoolBench:
             node.pool.cpu_device_bytes = hardware.memory_bytes
             node.attention = attention
         engine = build(plain(node), "engine")
-        self.loop: Loop = engine.make_loop()
         self.recorder = Recorder([])
-        experiment = Experiment(
-            loop=self.loop,
-            recorder=self.recorder,
-            models=self.models,
-            hardware=hardware,
-            run_dir=run_dir,
-            seed=0,
-            placements=pooled(self.models, hardware),
-            scheduler={},
-            announce=lambda line: None,
+        self._started = started(
+            engine, self.models, hardware, pooled(self.models, hardware), self.recorder
         )
-        self._started = engine.start(experiment)
-        cluster = self._started.__enter__()
+        cluster, self.loop = self._started.__enter__()
         self.pool: list[PooledInstance] = list(cluster.pool)
         self.victims = cluster.victims
         self._next_id = 0

@@ -6,21 +6,20 @@ Each story runs on the simulator in virtual time and on a real worker process in
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
-from harness.clock import Event, Loop
+from harness.clock import Event
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.device.instance import Instance
-from harness.engine_api import Experiment
 from harness.errors import RunError
 from harness.placement import dedicated
 from harness.records.record import Recorder
 from harness.request import Batch, Request
+from harness.running.testbed import started
 from tests.running import hardware_profile, model_spec
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -31,26 +30,18 @@ NUM_BLOCKS, BLOCK_TOKENS = 40, 16
 class Bench:
     """One engine with one tiny-llama instance and a fresh recorder."""
 
-    def __init__(self, kind: str, run_dir: Path) -> None:
+    def __init__(self, kind: str) -> None:
         node = OmegaConf.load(f"conf/engine/{kind}.yaml")
         node.num_kv_blocks = NUM_BLOCKS
         assert node.block_tokens == BLOCK_TOKENS
         engine = build(plain(node), "engine")
-        self.loop: Loop = engine.make_loop()
         self.recorder = Recorder([])
-        self._experiment = Experiment(
-            loop=self.loop,
-            recorder=self.recorder,
-            models={"default": model_spec("tiny-llama")},
-            hardware=hardware_profile("local"),
-            run_dir=run_dir,
-            seed=0,
-            placements=dedicated({"default": model_spec("tiny-llama")}, hardware_profile("local")),
-            scheduler={},
-            announce=lambda line: None,
+        models, hardware = {"default": model_spec("tiny-llama")}, hardware_profile("local")
+        self._started = started(
+            engine, models, hardware, dedicated(models, hardware), self.recorder
         )
-        self._started = engine.start(self._experiment)
-        self.instance: Instance = self._started.__enter__().instances[0]
+        cluster, self.loop = self._started.__enter__()
+        self.instance: Instance = cluster.instances[0]
         self._next_id = 0
 
     def close(self) -> None:
@@ -85,8 +76,8 @@ class Bench:
 
 
 @pytest.fixture(scope="module", params=["sim", pytest.param("torch", marks=pytest.mark.live)])
-def bench(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Bench]:
-    bench = Bench(request.param, tmp_path_factory.mktemp(request.param))
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    bench = Bench(request.param)
     yield bench
     bench.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,9 +49,8 @@ def bed_on_nodes(each_on_a_node: None) -> Iterator[Beds]:
 
 
 @pytest.fixture(scope="module")
-def bench_on_nodes(each_on_a_node: None, tmp_path_factory: Any) -> Iterator[PoolBench]:
-    folder = tmp_path_factory.mktemp("pool")
-    bench = PoolBench("torch", folder, ("wide", "narrow"), devices_per_node=1)
+def bench_on_nodes(each_on_a_node: None) -> Iterator[PoolBench]:
+    bench = PoolBench("torch", ("wide", "narrow"), devices_per_node=1)
     yield bench
     bench.close()
 
@@ -81,8 +79,8 @@ def test_pooled_instances(bench_on_nodes: PoolBench, test: Callable[[PoolBench],
 
 
 @pytest.mark.parametrize("test", DEDICATED, ids=lambda test: test.__name__)
-def test_dedicated_instances(tmp_path: Path, test: Callable[[Any], None]) -> None:
-    bench = instance.Bench("torch", tmp_path)
+def test_dedicated_instances(test: Callable[[Any], None]) -> None:
+    bench = instance.Bench("torch")
     try:
         test(bench)
     finally:

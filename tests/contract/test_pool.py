@@ -4,7 +4,6 @@ Aegaeon §5.3."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -16,17 +15,17 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def bench(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[PoolBench]:
+def bench(request: pytest.FixtureRequest) -> Iterator[PoolBench]:
     """Any two of its models fit beside each other."""
-    bench = PoolBench(request.param, tmp_path_factory.mktemp(request.param), ("wide", "narrow"))
+    bench = PoolBench(request.param, ("wide", "narrow"))
     yield bench
     bench.close()
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def tight(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[PoolBench]:
+def tight(request: pytest.FixtureRequest) -> Iterator[PoolBench]:
     """Its largest model fits, and nothing beside it."""
-    bench = PoolBench(request.param, tmp_path_factory.mktemp(request.param), ("wide",))
+    bench = PoolBench(request.param, ("wide",))
     yield bench
     bench.close()
 

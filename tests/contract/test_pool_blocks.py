@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,8 +20,8 @@ MODELS = ("narrow", "same", "wide", "deep")
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def bench(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[PoolBench]:
-    bench = PoolBench(request.param, tmp_path_factory.mktemp(request.param), ("wide", "narrow"))
+def bench(request: pytest.FixtureRequest) -> Iterator[PoolBench]:
+    bench = PoolBench(request.param, ("wide", "narrow"))
     yield bench
     bench.close()
 

@@ -30,13 +30,13 @@ ARTIFACT = (
 
 
 def struck(
-    system: str, engine: str, run_dir: Path, *overrides: str, kill: tuple[int, ...],
+    system: str, engine: str, *overrides: str, kill: tuple[int, ...],
     at_s: float | None = None,
 ) -> Served:  # fmt: skip
     """The instances `kill` die at `at_s`, or once five requests have ended."""
     after = 5 if at_s is None else None
     kills = [Kill(instance=number, at_s=at_s, after_requests=after) for number in kill]
-    served = serve(system, engine, run_dir, *overrides, faults=Faults(kill=kills))
+    served = serve(system, engine, *overrides, faults=Faults(kill=kills))
     events = [each["fields"] for each in served.recorder.events if each["kind"] == "fault"]
     assert [event["struck"] for event in events] == [True] * len(kill)
     if set(reasons(served)) == {"completed"}:  # else the run may end before a last copy does
@@ -60,18 +60,14 @@ def reasons(served: Served) -> Counter[str]:
 
 @pytest.mark.parametrize("engine", KINDS)
 @pytest.mark.parametrize("victim", [0, 3], ids=["prefill", "decode"])
-def test_aegaeon_has_others_serve_what_a_dead_instance_had(
-    victim: int, engine: str, tmp_path: Path
-) -> None:
-    served = struck("aegaeon", engine, tmp_path, *FOUR, kill=(victim,))
+def test_aegaeon_has_others_serve_what_a_dead_instance_had(victim: int, engine: str) -> None:
+    served = struck("aegaeon", engine, *FOUR, kill=(victim,))
     assert_all_served(served, engine)
 
 
 @pytest.mark.parametrize("engine", KINDS)
-def test_serverlessllm_has_the_other_device_serve_what_the_dead_one_had(
-    engine: str, tmp_path: Path
-) -> None:
-    assert_all_served(struck("serverlessllm", engine, tmp_path, *TWO, kill=(1,)), engine)
+def test_serverlessllm_has_the_other_device_serve_what_the_dead_one_had(engine: str) -> None:
+    assert_all_served(struck("serverlessllm", engine, *TWO, kill=(1,)), engine)
 
 
 def assert_all_served(served: Served, engine: str) -> None:
@@ -84,19 +80,17 @@ def assert_all_served(served: Served, engine: str) -> None:
 @pytest.mark.parametrize("engine", KINDS)
 @pytest.mark.parametrize(("victim", "phase"), [(0, "prefill"), (1, "decode")])
 def test_aegaeon_fails_what_needs_a_phase_without_an_instance(
-    victim: int, phase: str, engine: str, tmp_path: Path
+    victim: int, phase: str, engine: str
 ) -> None:
-    found = reasons(struck("aegaeon", engine, tmp_path, *TWO, kill=(victim,), at_s=0.5))
+    found = reasons(struck("aegaeon", engine, *TWO, kill=(victim,), at_s=0.5))
     found.pop("completed", 0)
     assert found
     assert {told.rsplit(" ", 1)[0] for told in found} == {f"no instance is left to {phase} for"}
 
 
 @pytest.mark.parametrize("system", [UNIFIED, ("serverlessllm",), ARTIFACT])
-def test_with_every_device_dead_each_request_fails_with_a_reason(
-    system: tuple[str, ...], tmp_path: Path
-) -> None:
-    found = reasons(struck(system[0], "sim", tmp_path, *system[1:], kill=(0, 1, 2, 3)))
+def test_with_every_device_dead_each_request_fails_with_a_reason(system: tuple[str, ...]) -> None:
+    found = reasons(struck(system[0], "sim", *system[1:], kill=(0, 1, 2, 3)))
     assert found.pop("completed") >= 5
     assert found
     assert all("is lost" in told or "no instance is left" in told for told in found)
@@ -107,12 +101,10 @@ def test_with_every_device_dead_each_request_fails_with_a_reason(
     "system",
     [("aegaeon",), ("aegaeon", "system.variant=artifact"), UNIFIED, ("serverlessllm",), ARTIFACT],
 )
-def test_no_moment_of_death_loses_a_request(
-    system: tuple[str, ...], moment: int, tmp_path: Path
-) -> None:
+def test_no_moment_of_death_loses_a_request(system: tuple[str, ...], moment: int) -> None:
     """With KV and weights on their way from, to and on a device that dies, over slow links."""
     at_s = 0.1 + 0.09 * moment
-    served = struck(system[0], "sim", tmp_path, *system[1:], *SLOW, kill=(moment % 4,), at_s=at_s)
+    served = struck(system[0], "sim", *system[1:], *SLOW, kill=(moment % 4,), at_s=at_s)
     assert set(reasons(served)) == {"completed"}
 
 
@@ -122,13 +114,13 @@ def test_a_death_before_the_proxy_is_opened_anew_submits_nothing_twice(
 ) -> None:
     """The proxy's restart is due between the death and its notice 0.1 s later."""
     store = (f"system.store.restart_at_s={at_s + 0.0999}", f"system.store.path={tmp_path / 's.db'}")
-    served = struck("aegaeon", "sim", tmp_path, *SLOW, *FOUR, *store, kill=(victim,), at_s=at_s)
+    served = struck("aegaeon", "sim", *SLOW, *FOUR, *store, kill=(victim,), at_s=at_s)
     assert set(reasons(served)) == {"completed"}
 
 
-def test_what_a_dead_instance_was_to_save_is_left_to_those_who_have_it(tmp_path: Path) -> None:
+def test_what_a_dead_instance_was_to_save_is_left_to_those_who_have_it() -> None:
     """Its turn ended while the request was on its way to it, from an instance that lives."""
-    bench = PoolBench("sim", tmp_path, ("narrow", "same"))
+    bench = PoolBench("sim", ("narrow", "same"))
     origin, dies = bench.pool
     told: list[set[int]] = []
     dies.on_lost = told.append
@@ -161,9 +153,9 @@ def test_what_a_dead_instance_was_to_save_is_left_to_those_who_have_it(tmp_path:
 
 @pytest.mark.parametrize("dies", [True, False])
 def test_kv_that_breaks_off_is_computed_again_only_where_its_node_has_died(
-    dies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = PoolBench("sim", tmp_path, ("narrow", "same"), devices_per_node=1)
+    bench = PoolBench("sim", ("narrow", "same"), devices_per_node=1)
     origin, here = bench.pool
     told: list[object] = []
     origin.on_lost, here.on_kv_lost = told.append, told.append
@@ -195,8 +187,8 @@ def test_kv_that_breaks_off_is_computed_again_only_where_its_node_has_died(
     assert len(bench.events("kv_lost")) == dies
 
 
-def test_muxserve_fails_the_requests_of_a_model_whose_instance_died(tmp_path: Path) -> None:
-    served = struck("muxserve", "sim", tmp_path, kill=(0,), at_s=0.5)
+def test_muxserve_fails_the_requests_of_a_model_whose_instance_died() -> None:
+    served = struck("muxserve", "sim", kill=(0,), at_s=0.5)
     assert set(reasons(served)) == {"completed", "instance sim-0 is lost: killed"}
     failed = {r.request.model for r in served.recorder.records.values() if r.status == "failed"}
     specs = {served.parts.models[name] for name in failed}

@@ -7,19 +7,18 @@ A new system is found by its file in conf/system/. What only a simulation can do
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.cluster import Cluster
-from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.placement import Demand
 from harness.records.record import Recorder
 from harness.running.client import Client
 from harness.running.faults import Faults, striking
 from harness.running.prepare import Prepared, prepare
+from harness.running.testbed import started
 from tests.accounts import audit
 from tests.exactness import answers, make_clear, plain_tokens
 from tests.running import ROOT, composed
@@ -50,23 +49,17 @@ class Served:
     cluster: Cluster
 
 
-def serve(
-    system: str, engine: str, run_dir: Path, *overrides: str, faults: Faults | None = None
-) -> Served:
+def serve(system: str, engine: str, *overrides: str, faults: Faults | None = None) -> Served:
     more = SIMULATED_ONLY.get(system, ()) if engine == "sim" else ()
     parts = prepare(composed(f"+system={system}", *SMALL, *ENGINES[engine], *more, *overrides))
     requests = parts.schedule.requests()
     if engine == "torch":
         make_clear(requests, parts.models)
-    loop, recorder = parts.engine.make_loop(), Recorder(requests)
+    recorder = Recorder(requests)
     demand = Demand(dict.fromkeys(parts.models, 1.0))
     placements = parts.system.place(parts.system_config, parts.models, parts.hardware, demand)
-    experiment = Experiment(
-        loop=loop, recorder=recorder, models=parts.models, hardware=parts.hardware,
-        placements=placements, run_dir=run_dir, seed=0,
-        scheduler={}, announce=lambda line: None,
-    )  # fmt: skip
-    with parts.engine.start(experiment) as cluster:
+    of = parts.engine, parts.models, parts.hardware, placements, recorder
+    with started(*of) as (cluster, loop):
         built = parts.system(parts.system_config, loop=loop, cluster=cluster)
         client = Client(300.0, loop=loop, recorder=recorder, system=built)
 
@@ -88,13 +81,13 @@ def kv_pools(cluster: Cluster) -> list[Any]:
 
 @pytest.mark.parametrize("engine", ["sim", pytest.param("torch", marks=pytest.mark.live)])
 @pytest.mark.parametrize("system", [*SYSTEMS, TWO_RANKS])
-def test_a_system_serves_twenty_requests(system: str, engine: str, tmp_path: Path) -> None:
+def test_a_system_serves_twenty_requests(system: str, engine: str) -> None:
     system, *more = system.split()
     if engine == "torch" and system in SIMULATED_ONLY:
         with pytest.raises(UsageError, match=r"choose engine=sim|cannot find a placement"):
-            serve(system, engine, tmp_path)
+            serve(system, engine)
         return
-    served = serve(system, engine, tmp_path, *more)
+    served = serve(system, engine, *more)
     records = served.recorder.records.values()
     assert len(records) == NUM_REQUESTS
     for record in records:

@@ -59,8 +59,8 @@ def test_kunserve_drops_exchanges_and_restores_over_nodes() -> None:
     kunserve.test_a_burst_is_served_by_dropping_parameters("live", "tiny-llama")
 
 
-def test_an_instance_of_two_ranks_is_served_on_each_node(tmp_path: Path) -> None:
-    contract.test_a_system_serves_twenty_requests(contract.TWO_RANKS, "torch", tmp_path)
+def test_an_instance_of_two_ranks_is_served_on_each_node() -> None:
+    contract.test_a_system_serves_twenty_requests(contract.TWO_RANKS, "torch")
 
 
 def test_aqua_pages_to_the_neighbour_on_a_node_of_two_devices() -> None:
@@ -74,23 +74,23 @@ def test_llumnix_migrates_to_another_node() -> None:
 @pytest.mark.parametrize(
     ("system", "victim"), [("aegaeon", 0), ("aegaeon", 3), ("serverlessllm", 1)]
 )
-def test_others_serve_what_a_dead_node_had(system: str, victim: int, tmp_path: Path) -> None:
+def test_others_serve_what_a_dead_node_had(system: str, victim: int) -> None:
     """With the KV of Aegaeon's requests in its memory."""
     hardware = ("hardware.num_devices=4", "hardware.devices_per_node=1")
     with dying_as_nodes():
-        served = pooled_deaths.struck(system, "torch", tmp_path, *hardware, kill=(victim,))
+        served = pooled_deaths.struck(system, "torch", *hardware, kill=(victim,))
     pooled_deaths.assert_all_served(served, "torch")
 
 
 @pytest.mark.parametrize("dies", [True, False])
 def test_kv_that_breaks_off_on_its_way_from_another_node_is_told(
-    dies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its node has died, or only the connection to it is broken, which ends the run."""
     monkeypatch.setattr(kv, "NOTICE_S", 30.0 if dies else 0.5)
     told: list[object] = []
     with dying_as_nodes() as connections:
-        bench = PoolBench("torch", tmp_path, ("wide", "narrow"), devices_per_node=1)
+        bench = PoolBench("torch", ("wide", "narrow"), devices_per_node=1)
         one, other = bench.pool
         one.on_lost, other.on_kv_lost = (lambda leaving: None), told.append
         for victim in bench.victims:

@@ -207,10 +207,10 @@ def test_a_dedicated_instance_gives_the_same_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.live
 @pytest.mark.usefixtures("forked_workers")
-def test_pooled_instances_give_the_same_tokens(tmp_path: Path) -> None:
+def test_pooled_instances_give_the_same_tokens() -> None:
     """Models of three shapes take turns in one memory; KV goes to the host and to the other
     instance."""
-    bench = PoolBench("torch", tmp_path, ("wide", "narrow"), attention="vllm")
+    bench = PoolBench("torch", ("wide", "narrow"), attention="vllm")
     try:
         requests = [bench.request(m, 30, 12) for m in ("narrow", "wide", "deep", "narrow")]
         make_clear(requests, bench.models)

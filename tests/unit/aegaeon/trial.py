@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -13,12 +12,12 @@ from omegaconf import OmegaConf
 from harness.clock import Loop
 from harness.configuration.config import build, settings
 from harness.configuration.options import plain
-from harness.engine_api import Experiment
 from harness.placement import Demand
 from harness.pooled.instance import PooledInstance
 from harness.pooled.plan import device_weight_bytes
 from harness.records.record import Recorder
 from harness.request import Request
+from harness.running import testbed
 from harness.running.client import Client
 from systems.aegaeon.system import Aegaeon
 from tests import running
@@ -51,8 +50,6 @@ class Trial:
         kv_slabs: int = 400,
         pcie_bytes_per_s: float | None = None,
         host_kv_bytes: int = 2**30,
-        engine: str = "sim",
-        run_dir: Path = Path(),
         watch: Callable[[Any], None] = lambda system: None,
     ) -> None:
         names = [f"{list(SPECS)[i % 3]}-{i}" for i in range(num_models)]
@@ -74,15 +71,14 @@ class Trial:
         self._node = system_node(overrides)
         config = settings(self._node, Aegaeon, "system")
         self.placements = Aegaeon.place(config, self.models, self.hardware, Demand({}))
-        self._engine = self._make_engine(engine, host_kv_bytes)
-        self._run_dir = run_dir
+        self._engine = self._make_engine(host_kv_bytes)
         self._watch = watch
         self.recorder = Recorder([])
         self.system: Any = None
         self.pool: Sequence[PooledInstance] = ()
 
-    def _make_engine(self, engine: str, host_kv_bytes: int) -> Any:
-        node = OmegaConf.load(f"conf/engine/{engine}.yaml")
+    def _make_engine(self, host_kv_bytes: int) -> Any:
+        node = OmegaConf.load("conf/engine/sim.yaml")
         node.pool.memory_share = 1.0
         node.pool.min_kv_share = 0.001
         node.pool.slab_bytes = node.pool.host_slab_bytes = SLAB_BYTES
@@ -105,20 +101,10 @@ class Trial:
     def _run(
         self, requests: Sequence[Request], story: Callable[[Loop], Coroutine[Any, Any, None]]
     ) -> None:
-        loop = self._engine.make_loop()
         self.recorder = Recorder(requests)
-        experiment = Experiment(
-            loop=loop,
-            recorder=self.recorder,
-            models=self.models,
-            hardware=self.hardware,
-            run_dir=self._run_dir,
-            seed=0,
-            placements=self.placements,
-            scheduler={},
-            announce=lambda line: None,
-        )
-        with self._engine.start(experiment) as cluster:
+        with testbed.started(
+            self._engine, self.models, self.hardware, self.placements, self.recorder
+        ) as (cluster, loop):
             self.pool = cluster.pool
             self.system = build(self._node, "system", loop=loop, cluster=cluster)
             self._watch(self.system)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +16,12 @@ from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.law import Part
 from harness.cost.model import CostModel
-from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, pooled
 from harness.records.record import Recorder
 from harness.request import Batch, Request
+from harness.running import testbed
 from harness.sim.engine import neighbours
 from tests.running import hardware_profile, model_spec
 
@@ -43,12 +42,8 @@ def started(
     node.pool = OmegaConf.merge(node.pool, pool)
     node.memory_contention = contention
     engine = build(plain(node), "engine")
-    loop = engine.make_loop()
-    experiment = Experiment(
-        loop=loop, recorder=Recorder(requests), models=models, hardware=hardware, run_dir=Path(),
-        seed=0, placements=placements, scheduler={}, announce=lambda line: None,
-    )  # fmt: skip
-    with engine.start(experiment) as cluster:
+    recorder = Recorder(requests)
+    with testbed.started(engine, models, hardware, placements, recorder) as (cluster, loop):
         yield cluster, engine, loop
 
 
