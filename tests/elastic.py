@@ -27,6 +27,11 @@ from tests.running import composed, hardware_profile, model_spec
 ENGINES = ("sim", pytest.param("torch", marks=pytest.mark.live))
 KV_SHAPES = ("tiny-llama", "tiny-llama-deep", "tiny-llama-wide")
 NUM_SHARED, SHARED_BLOCKS = 4, 64
+DEPTH = 4  # layers of tiny-llama
+ON_EVERY_ENGINE = [
+    pytest.mark.parametrize("engine", ENGINES),
+    pytest.mark.usefixtures("forked_workers"),
+]
 
 
 @cache
@@ -123,6 +128,12 @@ class Beds:
 def _check_after(made: Bed) -> None:
     check(made)
     assert not any(each.kv.held for each in made.instances), "KV is left to the tests behind it"
+
+
+def halves(made: Bed) -> Any:
+    """The first two instances as a pipeline."""
+    first, second = made.instances[:2]
+    return made.cluster.pipeline([(first, range(2)), (second, range(2, DEPTH))])
 
 
 def check(made: Bed) -> None:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from itertools import combinations, pairwise
-from typing import Any
 
 import pytest
 
 from harness.clock import Event
 from harness.errors import RunError, UsageError
 from harness.request import Batch, Request
-from harness.running.testbed import Bed, decode, finish, prefill
-from tests.elastic import ENGINES, KV_SHAPES, Beds, run_exactly, spec
+from harness.running.testbed import decode, finish, prefill
+from tests.elastic import (
+    DEPTH,
+    KV_SHAPES,
+    ON_EVERY_ENGINE,
+    Beds,
+    halves,
+    run_exactly,
+    spec,
+)
 
-Story = Callable[[Bed], Coroutine[Any, Any, None]]
-DEPTH = 4  # layers of tiny-llama
-
-pytestmark = [
-    pytest.mark.parametrize("engine", ENGINES),
-    pytest.mark.usefixtures("forked_workers"),
-]
-
-
-def halves(bed_: Bed) -> Any:
-    first, second = bed_.instances[:2]
-    return bed_.cluster.pipeline([(first, range(2)), (second, range(2, DEPTH))])
+pytestmark = ON_EVERY_ENGINE
 
 
 def test_the_model_of_these_tests_has_four_layers(bed: Beds, engine: str) -> None:
@@ -219,10 +215,6 @@ def test_wrong_calls_are_one_sentence(bed: Beds, engine: str) -> None:
         first, second = made.instances
         cluster = made.cluster
         bad = [
-            (lambda: cluster.pipeline([]), "a stage at least"),
-            (lambda: cluster.pipeline([(first, range(2)), (second, range(3, DEPTH))]), "in order"),
-            (lambda: cluster.pipeline([(first, range(3))]), r"but hold \[0, 3\)"),
-            (lambda: cluster.pipeline([(first, range(2)), (first, range(2, DEPTH))]), "one stage"),
             (lambda: first.model.layer_range(range(2, 9)), r"\[2, 9\) are out of range"),
             (lambda: first.layout.groups(range(3, 3)), "no pages"),
             (lambda: cluster.dram_store(7, 2**20, first.layout), "valid: \\[0\\]"),

@@ -12,15 +12,11 @@ from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch
 from harness.running.testbed import Bed, finish, prefill
-from tests.elastic import ENGINES, Beds, private, run_exactly
+from tests.elastic import DEPTH, ON_EVERY_ENGINE, Beds, private, run_exactly
 
-DEPTH = 4  # layers of tiny-llama
 EVERY = range(DEPTH)
 
-pytestmark = [
-    pytest.mark.parametrize("engine", ENGINES),
-    pytest.mark.usefixtures("forked_workers"),
-]
+pytestmark = ON_EVERY_ENGINE
 
 
 async def half_loaded(made: Bed, stop: Event | None = None) -> list[ElasticInstance]:

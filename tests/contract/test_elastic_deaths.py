@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
-
 import pytest
 
 from harness.errors import InstanceLost
 from harness.request import Batch
-from harness.running.testbed import Bed, finish, prefill
-from tests.elastic import ENGINES, Beds, private, run_exactly
+from harness.running.testbed import finish, prefill
+from tests.elastic import DEPTH, ON_EVERY_ENGINE, Beds, halves, private, run_exactly
 
-Story = Callable[[Bed], Coroutine[Any, Any, None]]
-DEPTH = 4  # layers of tiny-llama
-
-pytestmark = [
-    pytest.mark.parametrize("engine", ENGINES),
-    pytest.mark.usefixtures("forked_workers"),
-]
-
-
-def halves(bed_: Bed) -> Any:
-    first, second = bed_.instances[:2]
-    return bed_.cluster.pipeline([(first, range(2)), (second, range(2, DEPTH))])
+pytestmark = ON_EVERY_ENGINE
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -10,20 +10,10 @@ from harness.clock import Event
 from harness.elastic.host_copies import HostCopies
 from harness.errors import InstanceLost
 from harness.request import Batch, Request
-from harness.running.testbed import Bed, decode, finish, prefill
-from tests.elastic import ENGINES, Beds, private, run_exactly
+from harness.running.testbed import decode, finish, prefill
+from tests.elastic import DEPTH, ON_EVERY_ENGINE, Beds, halves, private, run_exactly
 
-DEPTH = 4  # layers of tiny-llama
-
-pytestmark = [
-    pytest.mark.parametrize("engine", ENGINES),
-    pytest.mark.usefixtures("forked_workers"),
-]
-
-
-def halves(bed_: Bed) -> Any:
-    first, second = bed_.instances[:2]
-    return bed_.cluster.pipeline([(first, range(2)), (second, range(2, DEPTH))])
+pytestmark = ON_EVERY_ENGINE
 
 
 def test_a_load_that_fails_leaves_its_bytes_to_kv(engine: str) -> None:

@@ -16,9 +16,8 @@ from harness.errors import InstanceLost
 from harness.request import Request
 from harness.running.testbed import Bed, decode, finish, prefill
 from tests.accounts import audit
-from tests.elastic import generated, hardware, private, undisturbed
+from tests.elastic import DEPTH, generated, hardware, private, undisturbed
 
-DEPTH = 4  # layers of tiny-llama
 EVERY = range(DEPTH)
 SLOW_LINKS = hardware(6, nvlink_copy_bytes_per_s=5e5, pcie_bytes_per_s=1e8)
 

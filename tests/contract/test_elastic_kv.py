@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from harness.running.testbed import decode, finish, prefill
+from tests.elastic import DEPTH, ON_EVERY_ENGINE, Beds, halves, run_exactly
 
-import pytest
-
-from harness.running.testbed import Bed, decode, finish, prefill
-from tests.elastic import ENGINES, Beds, run_exactly
-
-Story = Callable[[Bed], Coroutine[Any, Any, None]]
-DEPTH = 4  # layers of tiny-llama
-
-pytestmark = [
-    pytest.mark.parametrize("engine", ENGINES),
-    pytest.mark.usefixtures("forked_workers"),
-]
-
-
-def halves(bed_: Bed) -> Any:
-    first, second = bed_.instances[:2]
-    return bed_.cluster.pipeline([(first, range(2)), (second, range(2, DEPTH))])
+pytestmark = ON_EVERY_ENGINE
 
 
 def test_kv_moves_in_mid_decode(bed: Beds, engine: str) -> None:

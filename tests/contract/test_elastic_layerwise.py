@@ -6,14 +6,9 @@ import pytest
 
 from harness.errors import InstanceLost, RunError
 from harness.running.testbed import finish, prefill
-from tests.elastic import ENGINES, Beds, private, run_exactly
+from tests.elastic import DEPTH, ON_EVERY_ENGINE, Beds, private, run_exactly
 
-DEPTH = 4  # layers of tiny-llama
-
-pytestmark = [
-    pytest.mark.parametrize("engine", ENGINES),
-    pytest.mark.usefixtures("forked_workers"),
-]
+pytestmark = ON_EVERY_ENGINE
 
 
 def test_batches_go_to_and_fro_between_a_loading_and_a_full_instance(

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from harness.errors import RunError, UsageError
-from tests.elastic import hardware, private
-
-DEPTH = 4  # layers of tiny-llama
+from harness.errors import UsageError
+from tests.elastic import DEPTH, hardware, private
 
 
 @pytest.mark.parametrize(
@@ -52,10 +50,3 @@ def test_a_move_between_places_without_a_path() -> None:
         first, second = made.instances
         with pytest.raises(UsageError, match="needs the link"):
             made.run(second.load(range(DEPTH), first))
-
-
-def test_a_region_larger_than_what_is_free() -> None:
-    with private("sim", 2, kv_blocks=8) as made:
-        first = made.instances[0]
-        with pytest.raises((UsageError, RunError), match="free"):
-            made.run(made.cluster.lend(first, 1000 * first.page_bytes, first.layout))
