@@ -85,6 +85,8 @@ def serve(
     backend = build(plain(config.engine), "engine")
     recorder = Recorder(ordered)
     with testbed.started(backend, specs, hardware, placements, recorder) as (cluster, loop):
+        elastic = cluster.elastic
+        assert elastic is not None
         system = system_class(chosen, loop=loop, cluster=cluster)
         killed = [faults.Kill(instance=i, at_s=at_s) for i, at_s in kill]
         killed += [faults.Kill(host=i, at_s=at_s) for i, at_s in kill_hosts]
@@ -98,8 +100,8 @@ def serve(
 
         with faults.striking(Faults(kill=killed), cluster, {}, loop, recorder):
             loop.run(main())
-        cluster.elastic.end()
-        bed = Bed(loop, cluster.elastic, recorder, spec, cluster, made=len(ordered))
+        elastic.end()
+        bed = Bed(loop, elastic, recorder, spec, cluster, made=len(ordered))
         check(bed)
         live = engine != "sim"
         tokens = generated(bed) if live else {}
