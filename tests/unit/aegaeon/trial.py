@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from harness.clock import Loop
 from harness.configuration.config import build, settings
 from harness.configuration.options import plain
 from harness.placement import Demand
@@ -87,20 +86,6 @@ class Trial:
 
     def serve(self, requests: Sequence[Request], *, until: float | None = None) -> None:
         """Serves `requests` to the end, or to the time `until`, when everything dies."""
-
-        async def story(loop: Loop) -> None:
-            client = Client(600, loop=loop, recorder=self.recorder, system=self.system)
-            if until is None:
-                await client.play(requests)
-            else:
-                loop.spawn(client.play(requests), name="client")
-                await loop.sleep_until(until)
-
-        self._run(requests, story)
-
-    def _run(
-        self, requests: Sequence[Request], story: Callable[[Loop], Coroutine[Any, Any, None]]
-    ) -> None:
         self.recorder = Recorder(requests)
         with testbed.started(
             self._engine, self.models, self.hardware, self.placements, self.recorder
@@ -108,10 +93,15 @@ class Trial:
             self.pool = cluster.pool
             self.system = build(self._node, "system", loop=loop, cluster=cluster)
             self._watch(self.system)
+            client = Client(600, loop=loop, recorder=self.recorder, system=self.system)
 
             async def main() -> None:
                 loop.spawn(self.system.serve(), name="system")
-                await story(loop)
+                if until is None:
+                    await client.play(requests)
+                else:
+                    loop.spawn(client.play(requests), name="client")
+                    await loop.sleep_until(until)
 
             loop.run(main())
 
