@@ -47,11 +47,11 @@ def episode_rows(found: Scaling) -> Iterator[list[str]]:
     for kind in dict.fromkeys(each.kind for each in found.episodes):
         mine = [each for each in found.episodes if each.kind == kind]
         lengths = [each.end_s - each.start_s for each in mine]
-        first = [1e3 * each.first_batch_s for each in mine if each.first_batch_s is not None]
+        first_s = [each.first_batch_s for each in mine if each.first_batch_s is not None]
         parts = [float(np.mean([each.parts[part] for each in mine])) for part in PARTS]
         times_s = [float(np.mean(lengths)), max(lengths), *parts]
         told = [number(round(1e3 * time_s, 3)) for time_s in times_s]
-        after = number(1e3 * float(np.mean(first)) if first else None)
+        after = number(round(1e3 * float(np.mean(first_s)), 3) if first_s else None)
         yield [kind, f"{len(mine):,}", *told, after]
 
 

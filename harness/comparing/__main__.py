@@ -28,7 +28,7 @@ from rich.table import Table
 
 from harness.comparing import noise_floor
 from harness.comparing.arms import Arm, arms, pairs, unequal
-from harness.comparing.bands import TIE, within_band
+from harness.comparing.bands import NO_BAND, TIE, within_band
 from harness.comparing.paired import RATE, Difference, differences, measured
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
@@ -95,7 +95,7 @@ def table(reference: Arm, other: Arm, judged: Sequence[Difference], said: Sequen
             "" if each.effect is None else f"{each.effect:+.2f}",
             *([f"{each.floor * of:.3g}{unit}" if each.floor is not None else ""] if floors else []),
             each.verdict,
-            style=STYLES.get(each.verdict),
+            style=STYLES.get(each.verdict.removesuffix(NO_BAND)),
         )
     return made
 

@@ -10,6 +10,7 @@ from harness.records.run_folder import FinishedRun
 from harness.records.simulator_band import bands
 
 TIE = "tie: within the simulator's band"
+NO_BAND = " (no band)"  # behind an order that no error of the simulator was held against
 
 
 def real_ends(runs: Sequence[FinishedRun], metric: str, value: float) -> Ends | None:
@@ -33,14 +34,14 @@ def within_band(
     found: Difference, reference: Sequence[FinishedRun], other: Sequence[FinishedRun]
 ) -> Difference:
     """`found` with the bands of both sides; a verdict of better or worse is a tie where they
-    overlap. The cost model is the same for both, but systems load it differently: its errors are
-    taken to be independent, which is on the safe side."""
+    overlap, and says so where a side has none. The cost model is the same for both, but systems
+    load it differently: its errors are taken to be independent, which is on the safe side."""
     if not any(run.manifest["simulated"] for run in [*reference, *other]):
         return found
     first = real_ends(reference, found.metric.key, found.value_of_reference)
     second = real_ends(other, found.metric.key, found.value_of_other)
+    ordered = found.verdict in ("better", "worse")
     if first is None or second is None:
-        return found
-    overlap = first[0] <= second[1] and second[0] <= first[1]
-    tie = overlap and found.verdict in ("better", "worse")
+        return replace(found, verdict=found.verdict + NO_BAND * ordered)
+    tie = ordered and first[0] <= second[1] and second[0] <= first[1]
     return replace(found, bands=(first, second), verdict=TIE if tie else found.verdict)

@@ -29,8 +29,9 @@ from harness.exporting.conventions import DEFINITIONS, HARNESS, IP, Definition, 
 from harness.exporting.results import refuse_llm_d
 from harness.files import read_json, write_json
 from harness.records.numbers import number, seconds
+from harness.records.percentiles import min_samples
 from harness.records.run_folder import FinishedRun
-from harness.records.run_table import numbers_table
+from harness.records.run_table import absent, numbers_table
 
 MOST = 1e300  # of a mean in a file: more is no number, nor is nan
 WHY = {
@@ -152,10 +153,11 @@ def shown(found: Sequence[Mapping[str, Any]], title: str) -> Table:
     with_file = any("in_file" in row for row in found)
     names = ["by", "mean", "P50", "P99", *(["in the file", "left over"] if with_file else [])]
     made = numbers_table("quantity", names, title=title, caption=PERCENTILES)
+    made.columns[1].overflow = "fold"
     made.add_column("what makes the mean differ from ours")
     for row in found:
         show = seconds if row["percentiles"] else number
-        cells = [_cell(row[key], show) for key in ("mean", "p50", "p99")]
+        cells = [_cell(row["mean"], show), *(_percentile(row, key, show) for key in ("p50", "p99"))]
         if with_file:
             cells += [_cell(row.get("in_file"), show), _cell(row.get("left"), show, signed=True)]
         why = [f"{word} ({_cell(by, show, signed=True)})" for word, by in row["differs"].items()]
@@ -177,6 +179,14 @@ def shown_alone(found: Sequence[Mapping[str, Any]], title: str) -> Table:
         name, window = row["name"], row["window"] or ""
         made.add_row(row["quantity"], show(row["in_file"]), name, *about, window)
     return made
+
+
+def _percentile(row: Mapping[str, Any], column: str, show: Callable[[float], str]) -> str:
+    """Ours needs enough samples, as in every table; other tools print theirs of any number."""
+    enough = row["num_samples"] >= min_samples(float(column.removeprefix("p")))
+    if row["tool"] == HARNESS and row[column] is not None and not enough:
+        return absent(row, column)
+    return _cell(row[column], show)
 
 
 def _cell(value: float | None, show: Callable[[float], str], *, signed: bool = False) -> str:

@@ -24,6 +24,7 @@ from harness.errors import UsageError, first_line
 SECONDS = {"sec": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 MAX_TOKENS = 10_000_000  # of a prompt or an answer: more is no number of tokens
 MAX_S = 1e12  # the time of day is 1.8e9 s
+LOST_S = 1e-6  # a time of day in float64 is 2.4e-7 s off at most
 NO_ARRIVALS = "scheduled arrivals: each request arrives when it was sent"
 NOT_ASKED = "how many tokens were asked for: those that came"
 NO_CHUNKS = "how many tokens each chunk had"
@@ -128,6 +129,10 @@ def _vllm(found: Mapping[str, Any], file: Path) -> Result:
         raise UsageError(f"{told} --save-detailed")
     result = Result("vllm", bool(found.get("simulated")), [NO_ARRIVALS, NOT_ASKED])
     model = str(found.get("model_id", ""))
+    lengths = {name: len(found[name]) for name in columns}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in lengths.items())
+        raise UsageError(f"{file} has not as many of each: {told}")
     rows = zip(*(found[name] for name in columns), strict=True)
     for sent_s, prompt, tokens, ttft_s, itls, error in rows:
         error = str(error) or ("" if ttft_s else NO_ERROR)
@@ -211,15 +216,18 @@ def _inference_perf(records: Sequence[Mapping[str, Any]]) -> Result:
 
 def _set_chunks(row: dict[str, Any], times_s: npt.ArrayLike, tokens: int) -> None:
     """`times_s`: of each chunk. The last one has what is left of `tokens`; where there are fewer
-    tokens than chunks, the last one has the last chunk's time."""
-    at_s: list[float] = np.array(times_s, np.float64).tolist()
+    tokens than chunks, the last one has the last chunk's time. Raises ValueError where a token
+    comes before the sending, or before another, by more than float64 loses of a time of day."""
+    at_s: list[float] = [_finite(each) for each in np.array(times_s, np.float64).tolist()]
     tokens, chunks = _count(tokens), len(at_s)
     if (np.diff(at_s) < 0).any() or (tokens and not chunks):
         raise ValueError(f"{tokens} tokens in {chunks} chunks, one after the other")
+    if at_s and row["sent_s"] is not None and at_s[0] < row["sent_s"] - LOST_S:
+        raise ValueError(f"a first token {row['sent_s'] - at_s[0]:.3g} s before its sending")
     kept = min(tokens, chunks)
     at_s = [*at_s[: kept - 1], at_s[-1]] if kept else []
     row["chunk_tokens"] = [1] * (kept - 1) + [tokens - kept + 1] if kept else []
-    row["token_times_s"] = [*map(_finite, at_s), *at_s[-1:] * (tokens - kept)]
+    row["token_times_s"] = [*at_s, *at_s[-1:] * (tokens - kept)]
     row["output_tokens"], row["surplus_tokens"] = max(tokens, 1), abs(tokens - chunks)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 import numpy as np
 
+from harness import compiled
 from harness.files import read_json
 from harness.records.device_events import Event
 from harness.records.manifest import machine
@@ -23,10 +25,11 @@ CARRIED = (  # by a run's manifest
     "measured_utc", "limit_ms", "max_streams", "max_rate_per_s", "max_tokens_per_s",
     "ttft_error_ms", "tbt_error_ms",
 )  # fmt: skip
-SENDERS = (  # of harness/: what sends requests, or reads and stamps tokens
+SENDERS = (  # of harness/: what sends requests, reads and stamps tokens, or works beside that
     "clock", "drivers/body", "drivers/connections", "drivers/exchange", "drivers/http_endpoint",
     "drivers/io_process", "drivers/io_thread", "drivers/kernel_stamps", "drivers/replay",
-    "drivers/stream", "running/client", "running/closed_loop", "running/session_loop",
+    "drivers/stream", "records/journal", "records/record", "running/client",
+    "running/closed_loop", "running/serve", "running/session_loop",
 )  # fmt: skip
 UNCERTIFIED = (
     "no certificate of this machine and this client's code tells how far off the client's own "
@@ -47,8 +50,10 @@ def of_this_machine(runs_dir: Path) -> dict[str, Any] | None:
 
 
 def client_code() -> str:
-    """Stands for the files of SENDERS: what starts or asks servers may change."""
-    return code_hash({name: content(f"harness/{name}.py") for name in SENDERS})
+    """Stands for the files of SENDERS, whether they are compiled, and Python's version: what starts
+    or asks servers may change."""
+    of_files = {name: content(f"harness/{name}.py") for name in SENDERS}
+    return code_hash(of_files | {"compiled": compiled.state(), "python": python_version()})
 
 
 def demand(log: TokenLog) -> dict[str, int]:

@@ -39,7 +39,7 @@ class AquaScheduler(Scheduler):
     """vLLM's scheduler with time slices. k of section 7 is `slice_iterations` of the connector's
     extra configuration. Raises ValueError for settings that it cannot serve exactly."""
 
-    connector: AquaConnector  # type: ignore[assignment]  # `_check` refuses others
+    connector: AquaConnector  # `_check` refuses others
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

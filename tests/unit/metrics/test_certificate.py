@@ -13,6 +13,7 @@ import pytest
 
 from harness.drivers.io_thread import IoThread
 from harness.records import certificate
+from harness.records.journal import Journal
 from harness.records.manifest import machine
 from harness.records.sources import content
 from harness.records.token_log import TokenLog
@@ -85,8 +86,8 @@ def test_a_certificate_counts_on_its_machine_and_for_its_client(tmp_path: Path) 
         assert certificate.of_this_machine(tmp_path) is None
 
 
-@pytest.mark.parametrize("sender", [Client, ClosedLoop, SessionLoop, IoThread])
-def test_another_file_that_sends_is_another_client(
+@pytest.mark.parametrize("sender", [Client, ClosedLoop, SessionLoop, IoThread, Journal])
+def test_another_file_that_sends_or_records_is_another_client(
     sender: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, file = certificate.client_code(), f"{sender.__module__.replace('.', '/')}.py"

@@ -161,6 +161,12 @@ BENCHMARK = {"config": {"backend": {}}, "requests": {"successful": [{"info": 3}]
                      "output_lens": [2], "errors": [""]}).encode(), "one after the other"),
         (json.dumps({"ttfts": [float("nan")], "itls": [[]], "start_times": [0.0], "errors": [""],
                      "input_lens": [1], "output_lens": [1]}).encode(), "no time"),
+        (json.dumps({"ttfts": [-1.0], "itls": [[]], "start_times": [0.0], "errors": [""],
+                     "input_lens": [1], "output_lens": [1]}).encode(), "1 s before its sending"),
+        (json.dumps({"ttfts": [1e999], "itls": [[0.1]], "start_times": [0.0], "errors": [""],
+                     "input_lens": [1], "output_lens": [2]}).encode(), "inf is no time"),
+        (json.dumps({"ttfts": [1.0, 1.0], "itls": [[]], "start_times": [0.0], "errors": [""],
+                     "input_lens": [1], "output_lens": [1]}).encode(), "ttfts 2"),
     ],
 )  # fmt: skip
 def test_what_is_no_result_is_refused(

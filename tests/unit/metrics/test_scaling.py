@@ -107,6 +107,9 @@ def test_a_switch_splits_by_what_its_model_waited_for() -> None:
         {"allocate": 0.0, "engine": 0.5, "weights": 0.5, "KV": 0.75, "rest": 0.25}
     )
     assert switch.first_batch_s == pytest.approx(0.5)
+    assert [*episode_rows(made)] == [
+        ["switch", "1", "2,000", "2,000", "0", "500", "500", "750", "250", "500"]
+    ]
     assert made.used_gpu_s == pytest.approx(2.5)
     assert made.held_gpu_s == {"decode and prefill": 4.0, "decode": 4.0}
     assert not made.hurt.any()  # the late one is of model m
