@@ -37,7 +37,7 @@ from harness.errors import InvalidRun, RunError, UsageError, first_line, told
 from harness.running import interrupts, sweep_points
 
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
-RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
+RUN_DIR, SWEEP_DIR, SWEEPER = "hydra.run.dir=", "hydra.sweep.dir=", "hydra/sweeper="
 MOST_REPEATS = 10_000  # Hydra writes out every run of a sweep before the first
 IN_A_RUN = "raised in a run"  # a note of errors that are ours, not of Hydra and its plugins
 
@@ -110,6 +110,7 @@ def main() -> None:
         options.named_options(sys.argv[1:])
         if {"-m", "--multirun"} & set(sys.argv) and any(a.startswith(RUN_DIR) for a in sys.argv):
             raise UsageError(f"with -m each run has its own folder: give {SWEEP_DIR}DIR instead")
+        known_objective(sys.argv)
         if all(map(says_no_mode, sys.argv[1:])):
             with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
                 words = [*sys.argv[1:], "hydra.mode=RUN"]
@@ -131,6 +132,18 @@ def main() -> None:
     finally:
         remove_leftovers(made)
     sys.exit(max(sweep_points.failed, default=0))
+
+
+def known_objective(words: Sequence[str]) -> None:
+    """Raises UsageError where a sweeper is to look for the best of nothing: all its trials would be
+    run first."""
+    (sweeper,) = [w for w in words if w.startswith(SWEEPER)][-1:] or [f"{SWEEPER}basic"]
+    named = any(word.startswith(("objective=", "+experiment=", "experiment=")) for word in words)
+    if sweeper != f"{SWEEPER}basic" and not named:
+        raise UsageError(
+            f"{sweeper} looks for the best of a number of summary.json: give objective=NAME, such "
+            "as objective=ttft_s.mean"
+        )
 
 
 def show_help(words: Sequence[str]) -> int:

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 
 import psutil
 
@@ -34,7 +35,9 @@ def main(grace_s: float, command: list[str]) -> int:
     # As subreaper this process inherits every orphan below it, whatever group it moved to.
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_supervisor)
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, preexec_fn=partial(_die_with, os.getpid())
+    )
     try:
         ended = os.pidfd_open(child.pid)
         select.select([sys.stdin.fileno(), ended], [], [])
@@ -43,11 +46,13 @@ def main(grace_s: float, command: list[str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _die_with_supervisor() -> None:
-    """Has the kernel tell the command to end where even the supervisor is killed. Below the
-    client's priority, as our workers are."""
+def _die_with(supervisor: int) -> None:
+    """Has the kernel tell the command to end where even the supervisor is killed, as it may have
+    been already. Below the client's priority, as our workers are."""
     os.nice(BELOW_THE_CLIENT)
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != supervisor:
+        os._exit(1)
 
 
 def _end(child: subprocess.Popen[bytes], grace_s: float) -> int:

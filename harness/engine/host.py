@@ -68,7 +68,7 @@ class Host:
                 sockets.append(given.enter_context(theirs))
                 invited = theirs.fileno()
             numbers = {
-                "files": self.files, "invitations": invited,
+                "parent": os.getpid(), "files": self.files, "invitations": invited,
                 "far": {sock.fileno(): names for sock, names in far},
             }  # fmt: skip
             words = [launch.module, str(control.fileno()), json.dumps(numbers)]

@@ -42,7 +42,7 @@ class NodeAgent(Host):
 
     def __init__(self, address: str, token: bytes) -> None:
         super().__init__(ExitStack(), None)
-        self._address, self._token = address, token
+        self._address, self._token, self._parent = address, token, os.getppid()
         self._tickets = count()
         self._awaited: dict[int, Future[socket.socket]] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -52,7 +52,7 @@ class NodeAgent(Host):
 
     def end_with_parent(self) -> None:
         """Has this process end once its parent, the raylet, has ended: Ray does not see to it."""
-        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_end_with, args=(self._parent,), daemon=True).start()
 
     @staticmethod
     def here() -> Mapping[str, str]:

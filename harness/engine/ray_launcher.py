@@ -11,8 +11,8 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from harness.engine import tcp
@@ -23,6 +23,8 @@ from harness.running import device_lock
 
 CLUSTERS = ("local", "ray")
 REACH_S, PLACE_S = 5.0, 60.0
+# Ray asks an address that does not answer twenty times, for many minutes.
+FEW_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "2", "RAY_py_gcs_connect_timeout_s": "5"}
 MISSING = "engine.cluster=ray needs Ray, which is not installed: pip install '.[cluster]'"
 OF_A_CLUSTER = "hardware.nodes names nodes of a Ray cluster: give engine.cluster=ray"
 
@@ -41,7 +43,7 @@ def ray_launcher(
     locks = [device_lock.name_of("cpu")]  # the command's host, and this run's alone
     for agent in agents:
         locks.append(agent.ask("hold", "cpu", locks))
-        agent.tell("end_with_parent")
+        agent.ask("end_with_parent")
     return AgentsLauncher(agents, token)
 
 
@@ -111,6 +113,8 @@ def check_versions(agents: Sequence[RayAgent]) -> None:
 
 def _connected(stack: ExitStack) -> Any:
     """Ray, connected until `stack` ends."""
+    for name, value in FEW_TRIES.items():
+        os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError:
@@ -124,15 +128,30 @@ def _connected(stack: ExitStack) -> Any:
             raise UsageError(f"no Ray cluster at RAY_ADDRESS={address}: {error}") from None
     before = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        with _silent():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise UsageError(
-            f"no Ray cluster that can be used at {address}: {first_line(error)}"
+            f"no Ray cluster that can be used at {address}, or its token is another one: "
+            f"{first_line(error)}"
         ) from None
     finally:
         signal.signal(signal.SIGTERM, before)  # a run has its own way to end
     stack.callback(ray.shutdown)
     return ray
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Meanwhile nothing is written to standard error, where Ray repeats what it raises then."""
+    with open(os.devnull, "w") as nowhere:
+        before = os.dup(2)
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
 
 
 def _agents(

@@ -58,9 +58,13 @@ def _beat(connection: Connection) -> None:
         time.sleep(HEARTBEAT_S)
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
+    """Has the kernel kill this process with its parent, which may have died meanwhile: importing
+    torch takes seconds."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(f"worker {os.getpid()}: what started it has ended")
 
 
 def _keep_freed_memory() -> None:
@@ -73,7 +77,8 @@ def _keep_freed_memory() -> None:
 
 
 def main() -> None:
-    _die_with_parent()
+    given = json.loads(sys.argv[2])
+    _die_with(given["parent"])
     _keep_freed_memory()
     os.nice(BELOW_THE_CLIENT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's to handle
@@ -86,7 +91,7 @@ def main() -> None:
         setup["config"] = of_kind(TorchConfig, setup["config"])
         device = pick_device(setup["config"].device, setup["index"])
         loop = CommandLoop(connection, device)
-        here = contents(loop, setup, json.loads(sys.argv[2]))
+        here = contents(loop, setup, given)
         finish_all(device)  # streams have CUDA streams of their own
         connection.send(
             {

@@ -243,7 +243,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about.add_argument("--jobs", type=int, default=os.cpu_count(), help=jobs)
     about.add_argument("--again", action="store_true", help="repeat complete runs")
     about.add_argument("--draw-only", action="store_true", help="draw the tables that there are")
-    chosen = about.parse_args(arguments)
+    chosen = about.parse_intermixed_args(arguments)
+    if chosen.jobs < 1:
+        raise UsageError(f"--jobs {chosen.jobs} must be at least 1")
     out = None if chosen.out is None else chosen.out.absolute()
     os.chdir(ROOT)
     interrupts.listen()

@@ -85,11 +85,11 @@ class Launched(Executor):
         except (UsageError, RunError):
             raise
         except Exception as error:  # each launcher has errors of its own
-            if isinstance(error, ConnectionError) and not mark.exists():
-                raise UsageError(f"the launcher has no cluster: {first_line(error)}") from error
-            name = type(error).__name__
+            said = f"{type(error).__name__}: {first_line(error)}"
+            if not mark.exists():
+                raise UsageError(f"the launcher could begin no task: {said}") from error
             raise RunError(
-                f"a task of the launcher failed: {name}: {first_line(error)}; the same command "
+                f"a task of the launcher failed: {said}; the same command "
                 "goes on with the runs that are left"
             ) from error
         finally:

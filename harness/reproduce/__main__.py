@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about.add_argument("--world", choices=WORLDS, default="sim", help=of_world)
     about.add_argument("--hardware", metavar="NAME", help="live versions alone, on this profile")
     add_launcher(about)
-    chosen = about.parse_args(arguments)
+    chosen = about.parse_intermixed_args(arguments)
     if chosen.jobs < 1:
         raise UsageError(f"--jobs {chosen.jobs} must be at least 1")
     live_alone = chosen.world != "sim" or chosen.hardware is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from operator import floordiv, neg
 from typing import Any
@@ -13,9 +13,10 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from harness.errors import RunError, UsageError
 from harness.experiments import launched
-from harness.experiments.figures import main
+from harness.experiments.figures import main as figures
 from harness.experiments.launched import Launched, Tasks, launcher_words
 from harness.experiments.points import RUNS
+from harness.reproduce.__main__ import main as reproduce
 
 BASIC = ["hydra/launcher=basic"]
 
@@ -77,8 +78,20 @@ def test_a_cluster_that_cannot_be_reached_is_a_wrong_command(
     monkeypatch.setattr(launched, "_launcher", lambda config, tasks: Launcher())
     pool = Launched(BASIC, 1)
     pool.submit(neg, 1)
-    with pytest.raises(UsageError, match="the launcher has no cluster: Could not find any"):
+    with pytest.raises(UsageError, match=r"could begin no task: Conn.*Could not"):
         pool.launch()
+
+
+@pytest.mark.parametrize("command", [figures, reproduce])
+def test_a_launchers_keys_may_follow_the_options(
+    command: Callable[[Sequence[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in docs/cluster.md."""
+    words = ["aegaeon_fig16", "--jobs", "2", "--launcher", "nonesuch", "hydra.launcher.a=1"]
+    assert command(words) == 2
+    assert "nonesuch" in capsys.readouterr().err
+    assert command(["aegaeon_fig16", "--jobs", "0"]) == 2
+    assert "--jobs 0 must be at least 1" in capsys.readouterr().err
 
 
 def lost() -> None:
@@ -117,7 +130,7 @@ def test_runs_are_dealt_to_tasks_like_cards(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_launcher_that_there_is_not_is_told_with_those_that_there_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["aegaeon_fig06", "--launcher", "slurp"]) == 2
+    assert figures(["aegaeon_fig06", "--launcher", "slurp"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: hydra/launcher=slurp does not exist; choose one of: basic")
 

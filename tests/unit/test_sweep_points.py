@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.__main__ import known_objective
 from harness.errors import UsageError
 from harness.records.run_folder import FinishedRun
 from harness.running import sweep_points
@@ -70,6 +71,13 @@ def test_an_invalid_run_has_no_objective(tmp_path: Path, monkeypatch: pytest.Mon
     words = (*SIM, "objective=ttft_s.mean")
     command = Command(tmp_path / "run", True, CHOICES, words)
     assert run(composed(*words), command) is None
+
+
+def test_a_sweeper_without_an_objective_is_refused_before_its_trials() -> None:
+    known_objective(["-m", "hydra/sweeper=optuna", "objective=ttft_s.mean"])
+    known_objective(["-m", "seed=0,1"])
+    with pytest.raises(UsageError, match="give objective=NAME"):
+        known_objective(["-m", "hydra/sweeper=optuna", "seed=0,1"])
 
 
 ELSEWHERE = """

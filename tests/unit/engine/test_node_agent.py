@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import json
+import os
 import secrets
+import socket
 import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -65,6 +69,19 @@ def test_an_agent_that_is_not_reached_at_a_restart_ends_the_run(tmp_path: Path) 
         launcher._nodes = {"torch-0": 0}
         with pytest.raises(RunError, match="worker torch-0 cannot be started on node 0"):
             launcher.start(Launch("torch-0", "harness.engine.worker", tmp_path / "log", 1), 0)
+
+
+@pytest.mark.live
+def test_a_worker_whose_parent_died_before_it_could_see_that_ends() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        given = json.dumps({"parent": os.getppid(), "files": {}, "invitations": None, "far": {}})
+        words = [sys.executable, "-m", "harness.engine.worker", str(theirs.fileno()), given]
+        done = subprocess.run(
+            words, pass_fds=[theirs.fileno()], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "what started it has ended" in done.stderr
 
 
 def test_workers_whose_agents_do_not_meet_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_an_error_of_rays_own_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     fake = SimpleNamespace(init=init, exceptions=SimpleNamespace(RayError=RayError))
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    says = "no Ray cluster that can be used at auto: wrong authentication token"
+    says = "no Ray cluster that can be used at auto, or its token is another one: wrong auth"
     with ExitStack() as stack, pytest.raises(UsageError, match=says) as told:
         ray_launcher(stack, 3)
     assert "and more" not in str(told.value)
