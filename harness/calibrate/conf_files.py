@@ -11,9 +11,11 @@ import yaml
 
 from harness.calibrate.fit import Law
 from harness.calibrate.profiles import Cells
+from harness.calibrate.tables import page
 from harness.cost.hardware import Calibration, StepCoefficients, pair_key
 from harness.files import write_text
 
+TEMPLATES = Path(__file__).with_name("templates")
 # Devices that are another's chip: its shares of the peaks hold, its pairs only where the memory
 # is the same too.
 SAME_CHIP = {"a800_sxm": "a100_sxm", "a100_pcie": "a100_sxm"}
@@ -37,24 +39,23 @@ def calibrations(
 
 
 def write_calibrations(directory: Path, found: Mapping[str, Calibration]) -> list[Path]:
-    written = []
-    for device, calibration in found.items():
-        like = f"; the chip is that of {SAME_CHIP[device]}" if device in SAME_CHIP else ""
-        if device == UNMEASURED:
-            like = ": the mean of the measured devices"
-        header = (
-            "# Written by `python -m harness.calibrate fit` from the latencies in Aegaeon's\n"
-            "# artifact (Zenodo 10.5281/zenodo.16673199; vLLM, eager mode, fp16), clean cells.\n"
-            f"# How well it fits: results/published/calibration/fit.md. {device}{like}.\n"
+    return [
+        write_yaml(
+            directory / f"{device}.yaml",
+            asdict(calibration),
+            "calibration.yaml",
+            device=device,
+            chip=SAME_CHIP.get(device),
+            is_mean=device == UNMEASURED,
         )
-        written.append(write_yaml(directory / f"{device}.yaml", header, asdict(calibration)))
-    return written
+        for device, calibration in found.items()
+    ]
 
 
-def write_yaml(path: Path, header: str, node: Mapping[str, Any]) -> Path:
-    """`header`: comments. Returns `path`."""
+def write_yaml(path: Path, node: Mapping[str, Any], template: str, **told: Any) -> Path:
+    """`told`: what the comments of `template` say. Returns `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, header + yaml_text(node))
+    write_text(path, page(TEMPLATES / template, values=yaml_text(node), **told))
     return path
 
 

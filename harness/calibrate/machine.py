@@ -22,8 +22,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from harness.calibrate import zoo
-from harness.calibrate.conf_files import yaml_text
+from harness.calibrate.conf_files import TEMPLATES, yaml_text
 from harness.calibrate.profiles import Cells
+from harness.calibrate.tables import page
 from harness.configuration.config import typed
 from harness.cost.hardware import Hardware, StepCoefficients
 from harness.cost.terms import decode_s, prefill_s
@@ -32,19 +33,6 @@ from harness.model_spec import ModelSpec
 
 CPU = "cpu"
 MODEL_LINE = "# engine=torch ("  # the first of a measured model's comment lines
-CPU_HEAD = """\
-# This machine, as one device (or more: hardware.num_devices=2 runs two CPU instances).
-# Written by `python -m harness.calibrate measure`; the constants serve engine=sim only.
-# Measured: dense_flop_per_s, memory_bandwidth_bytes_per_s, pcie_peak_bytes_per_s,
-# pcie_bytes_per_s and calibration. Copied from hardware=local, not measured: all
-# others, that is memory sizes, NVLink, NIC, SSD and the latencies of links.
-"""
-GPU_HEAD = """\
-# This machine's {device}. Only the calibration is measured; all other constants are
-# those of hardware={origin}.
-# Written by `python -m harness.calibrate measure`, which adds a model at a time: the
-# law for others is fitted to all of them, turnaround_s is that of the last.
-"""
 
 
 def base(name: str | None) -> Hardware:
@@ -117,13 +105,15 @@ def as_cells(spec: ModelSpec, terms: StepCoefficients, grid: list[tuple[int, int
 def profile_yaml(measured: Hardware, origin: Hardware, models: Sequence[str]) -> str:
     """The file's text; `origin` lent what was not measured, `models` are comments on those that
     were."""
-    if measured.device == CPU:
-        head, source = CPU_HEAD, "measured"
-    else:
-        head = GPU_HEAD.format(device=measured.device, origin=f"{origin.name} ({origin.source})")
-        source = f"{origin.source}; calibration measured"
-    comments = "".join(f"{line}\n" for line in models)
-    return head + comments + yaml_text(asdict(replace(measured, source=source)))
+    own = measured.device == CPU
+    source = "measured" if own else f"{origin.source}; calibration measured"
+    return page(
+        TEMPLATES / "local.yaml",
+        device=measured.device,
+        origin=origin,
+        models=models,
+        values=yaml_text(asdict(replace(measured, source=source))),
+    )
 
 
 def earlier_comments(out: Path, spec: ModelSpec) -> list[str]:

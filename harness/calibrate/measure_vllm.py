@@ -20,14 +20,14 @@ import pandas as pd
 from rich.console import Console
 
 from harness.calibrate import zoo
-from harness.calibrate.conf_files import yaml_text
+from harness.calibrate.conf_files import TEMPLATES, yaml_text
 from harness.calibrate.fit import fit_iterations, fit_law, served_errors
 from harness.calibrate.lockstep import Budget, Stream, alone, iterations, misplaced, timeline, works
 from harness.calibrate.machine import CPU, as_cells, measured_on, score_lines
 from harness.calibrate.measure import grid, served_scores
 from harness.calibrate.profiles import Floats
 from harness.calibrate.serving import Iterations, Phase, Work, play_all, running, schedules
-from harness.calibrate.tables import show
+from harness.calibrate.tables import page, show
 from harness.configuration.config import build
 from harness.cost.hardware import Calibration, Hardware, StepCoefficients, pair_key
 from harness.cost.law import coefficients
@@ -147,17 +147,13 @@ def fit(seen: Seen, prior: StepCoefficients) -> tuple[StepCoefficients, float]:
 def local_vllm_yaml(
     found: Calibration, spec: ModelSpec, server: Mapping[str, Any], seen: Seen, score: pd.DataFrame
 ) -> str:
-    scores = "\n".join(score_lines(score, "iterations"))
-    return f"""\
-# This machine under vLLM: the local profile with iteration times of a real server.
-# Written by `python -m harness.calibrate measure --engine vllm`, from the token times
-# of its clients; vLLM {server["vllm_version"]} with {spec.name}, {measured_on()}.
-# {seen.num_tokens - seen.num_misplaced} of {seen.num_tokens} tokens came in the iteration that \
-their stream says.
-{scores}
-defaults:
-  - local
-  - _self_
-
-name: local_vllm
-{yaml_text({"calibration": asdict(found)})}"""
+    return page(
+        TEMPLATES / "local_vllm.yaml",
+        version=server["vllm_version"],
+        model=spec.name,
+        where=measured_on(),
+        num_placed=seen.num_tokens - seen.num_misplaced,
+        num_tokens=seen.num_tokens,
+        scores=score_lines(score, "iterations"),
+        values=yaml_text({"calibration": asdict(found)}),
+    )

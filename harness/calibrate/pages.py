@@ -7,18 +7,17 @@ published measurements taught of devices and engines.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from harness.calibrate import scores
+from harness.calibrate.conf_files import TEMPLATES
 from harness.calibrate.published_fit import FITTED_SETS, Measurements
 from harness.calibrate.silicon import Fitted
 from harness.calibrate.tables import page
 from harness.cost.hardware import Silicon
 
-TEMPLATES = Path(__file__).with_name("templates")
 FIT_COLUMNS = [
     "model", "device", "tp", "cells", "prefill_mape_pct", "prefill_r2", "decode_mape_pct",
     "decode_r2", "batch_alone_pct", "misses",

@@ -21,7 +21,6 @@ from harness.cost.served import EngineCosts
 FITTED_SETS = ("kubecon", "kubecon_prefix", "trainval13")
 DATASHEET, LIKE = "datasheet", {"h200": "h100"}  # the same chip with other memory
 UNMEASURED = "unmeasured"
-MEASURED = "kernel profiles of this board (LLMServingSim), no end-to-end run"
 
 
 @dataclass(frozen=True)
@@ -108,30 +107,19 @@ def path_s(fitted: Fitted, served: pd.DataFrame) -> float:
 def write_conf(
     silicon_folder: Path, engine_folder: Path, found: dict[str, Silicon], costs: EngineCosts
 ) -> list[Path]:
-    written = []
-    page = "results/published/calibration/silicon.md"
-    for name, silicon in found.items():
-        words = {
-            "served batches": "LLM-Inference-Bench's offline batches, Aegaeon's long prefills and\n"
-            "# vLLM V1's loads below saturation, all that ran on this chip",
-            "kernel profiles": MEASURED,
-            DATASHEET: "the mean of the measured devices"
-            if name == UNMEASURED
-            else f"the shares of {LIKE.get(name)}, the same chip; its own memory was not measured",
-        }[silicon.basis]
-        head = (
-            "# Written by `python -m harness.calibrate fit`. How well it fits, what was left out:\n"
-            f"# {page}.\n# {name}: {words}.\n"
+    written = [
+        write_yaml(
+            silicon_folder / f"{name}.yaml",
+            asdict(silicon),
+            "silicon.yaml",
+            name=name,
+            basis=silicon.basis,
+            chip=LIKE.get(name),
         )
-        written.append(write_yaml(silicon_folder / f"{name}.yaml", head, asdict(silicon)))
-    head = (
-        "# vLLM V1 as it is served by default, 0.11 to 0.19, with CUDA graphs.\n"
-        "# Written by `python -m harness.calibrate fit`, from loads below saturation that others\n"
-        f"# published ({page}). path_s, the client and the API, is\n"
-        "# of one point: 1 request/s of inference-perf to Llama-3.1-8B on an H100. launch_layer_s\n"
-        "# is an estimate, graph_tokens are vLLM's defaults (resolved_config of 0.19).\n"
-    )
-    return [*written, write_yaml(engine_folder / f"{V1}.yaml", head, {"costs": asdict(costs)})]
+        for name, silicon in found.items()
+    ]
+    engine = {"costs": asdict(costs)}
+    return [*written, write_yaml(engine_folder / f"{V1}.yaml", engine, "engine_profile.yaml")]
 
 
 def score(fitted: Fitted, rows: Sequence[Rows]) -> pd.DataFrame:
