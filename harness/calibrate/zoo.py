@@ -19,39 +19,7 @@ from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-# The names of public profiles that are a model of the zoo: the same dimensions.
-SAME_MODEL = {
-    "baichuan2-13b-chat": "baichuan2-13b",
-    "llama-7b-hf": "llama2-7b",
-    "llama2-7b-chat": "llama2-7b",
-    "llama2-13b-chat": "llama2-13b",
-    "llava1.5-13b": "llama2-13b",  # its language model; no images were measured
-    "qwen-7b-chat": "qwen-7b",
-    "qwen-14b-chat": "qwen1.5-14b",
-    "yi1.5-6b-chat": "yi-6b",
-    "yi-9b": "yi1.5-9b",
-    "yi1.5-9b-chat": "yi1.5-9b",
-    "codellama-34b-instruct-hf": "codellama-34b",
-    "llama-2-7b-hf": "llama2-7b",
-    "llama-2-13b-hf": "llama2-13b",
-    "llama-2-70b-hf": "llama2-70b",
-    "llama-3.1-8b": "llama3.1-8b",
-    "llama-3.1-8b-instruct": "llama3.1-8b",
-    "llama-3.1-70b-instruct": "llama3.1-70b",
-    "llama-7b": "llama2-7b",
-    "meta-llama-3-8b": "llama3-8b",
-    "meta-llama-3-70b": "llama3.1-70b",
-    "mistral-7b-v0.1": "mistral-7b",
-    "mistral-nemo-instruct-2407": "mistral-nemo-12b",
-    "qwen2-7b": "qwen2.5-7b",
-    "qwen2-72b": "qwen2.5-72b",
-}
 SHORT_DEVICE = {"a100", "a800", "h100", "h800", "h200", "b200"}  # named without _sxm, they are SXM
-# Other names of boards in public measurements.
-SAME_DEVICE = {
-    "a100_80gb": "a100_sxm", "h100_80gb": "h100_sxm", "h100_80gb_hbm3": "h100_sxm",
-    "a100_sxm4_80gb": "a100_sxm", "rtx_4090": "rtx4090", "rtx_pro_6000": "rtxpro6000",
-}  # fmt: skip
 
 
 def names(group: str) -> list[str]:
@@ -64,7 +32,7 @@ def model_name(name: str) -> str:
     with its maker (meta-llama/Llama-3.1-8B-Instruct)."""
     plain = name.lower().rpartition("/")[2].replace("_", "-")
     for dotted in (name, plain, plain.replace("1-5", "1.5").replace("2-5", "2.5")):
-        found = SAME_MODEL.get(dotted, dotted)
+        found = _public("models").get(dotted, dotted)
         if found in names("model"):
             return found
     raise UsageError(f"model {name!r} is unknown; valid: {', '.join(names('model'))}")
@@ -74,11 +42,18 @@ def model_name(name: str) -> str:
 def device_name(name: str) -> str:
     """The zoo's name for `name`, which may be short (A100) or a datasheet's (A100-SXM4-80GB)."""
     plain = name.lower().replace("-", "_").replace(" ", "_")
-    plain = f"{plain}_sxm" if plain in SHORT_DEVICE else SAME_DEVICE.get(plain, plain)
+    plain = f"{plain}_sxm" if plain in SHORT_DEVICE else _public("devices").get(plain, plain)
     for known in names("hardware/device"):
         if plain in (known, device(known).device.lower().replace("-", "_")):
             return known
     raise UsageError(f"device {name!r} is unknown; valid: {', '.join(names('hardware/device'))}")
+
+
+@cache
+def _public(kind: str) -> dict[str, str]:
+    """The zoo's name by another that is public."""
+    found: dict[str, str] = node(Path(__file__).with_name("public_names.yaml"))[kind]
+    return found
 
 
 def node(path: str | Path, **changes: Any) -> dict[str, Any]:
