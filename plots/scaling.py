@@ -5,7 +5,6 @@ A table of any number of runs, live or simulated, and scaling.png in each run's 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,9 @@ TITLE = "scaling in ms: episodes, means of their parts, first batch after the en
 
 def scaling(run: FinishedRun) -> Scaling | None:
     """How the run scaled; None: its events tell of no instances that could."""
-    events = run.events().to_pylist()
-    for event in events:
-        event["fields"] = json.loads(event["fields"])
     engine = run.manifest["engine"]
     return scaling_of(
-        run.requests, events, ttft_s=run.summary["slo"]["ttft_s"],
+        run.requests, run.event_rows(), ttft_s=run.summary["slo"]["ttft_s"],
         # Held on average, and so many over the whole run.
         num_devices=(run.summary["gpu_seconds"] or 0.0) / (run.summary["duration_s"] or 1.0),
         num_instances=engine.get("num_instances") or len(engine.get("devices", ())) or None,

@@ -216,6 +216,10 @@ class FinishedRun:
             raise UsageError(f"{self.path} has no events.parquet")
         return _read_table(path, check_events)
 
+    def event_rows(self) -> list[dict[str, Any]]:
+        """The events, each with its fields decoded."""
+        return [row | {"fields": json.loads(row["fields"])} for row in self.events().to_pylist()]
+
     @staticmethod
     def load(path: Path) -> FinishedRun:
         """Raises UsageError unless `path` is the folder of a run that was completed."""

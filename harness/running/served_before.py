@@ -7,7 +7,6 @@ Beside the runs a file for each thing served names the run that has it.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,7 +61,7 @@ def score_anew(
         for name in RECORDS:
             if (run.path / name).is_file():
                 shutil.copy2(run.path / name, folder.path / name)
-        events = [row | {"fields": json.loads(row["fields"])} for row in now.events().to_pylist()]
-        folder.write_summary(summary_of(parts, now.requests, events, now.summary["wall_s"]))
+        wall_s = now.summary["wall_s"]
+        folder.write_summary(summary_of(parts, now.requests, now.event_rows(), wall_s))
     own = {key: description[key] for key in OF_THE_COMMAND}
     folder.write_manifest(now.manifest | own | {"scored_from": run.path.name})
