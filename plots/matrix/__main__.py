@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import pandas as pd
 
+from harness.calibrate.tables import markdown_rows
 from harness.experiments.compose import ROOT
 from harness.experiments.figures import published
 from harness.files import write_text
@@ -23,16 +23,11 @@ def with_tables(page: str) -> str:
     """`page` with each table between its marks as its figure's rows have it."""
     for name, (figure, named, lines) in TABLES.items():
         rows = pd.read_csv(published("matrix") / f"matrix_{figure}.csv")
-        top = named(rows)
-        shown = "\n".join(map(_line, [top, ["---"] * len(top), *lines(rows)]))
+        shown = "\n".join(markdown_rows(named(rows), lines(rows)))
         mark = f"<!-- {name}: written by `python -m plots.matrix` -->"
         page = re.sub(f"{re.escape(mark)}.*?<!-- /{name} -->", f"{mark}\n{shown}\n<!-- /{name} -->",
                       page, flags=re.DOTALL)  # fmt: skip
     return page
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
