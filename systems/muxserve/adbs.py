@@ -52,9 +52,7 @@ def adapt(quotas: Sequence[Quota], config: QuotaConfig) -> list[int]:
     givers = [i for i, quota in enumerate(quotas) if quota.utilisation < config.high]
     takers = [i for i in range(len(quotas)) if i not in givers]
     takers.sort(key=lambda i: -quotas[i].utilisation)
-    spare = {
-        i: int((config.keep - quotas[i].utilisation) * quotas[i].num_blocks) for i in givers
-    }  # fmt: skip
+    spare = {i: int((config.keep - quotas[i].utilisation) * quotas[i].num_blocks) for i in givers}
     left_bytes = sum(blocks * quotas[i].block_bytes for i, blocks in spare.items())
     wanted_bytes = 0
     changes = [0] * len(quotas)
