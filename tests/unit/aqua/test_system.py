@@ -62,9 +62,9 @@ def assert_empty(made: Bed, aqua: Aqua) -> None:
 @pytest.mark.parametrize(
     ("words", "places"),
     [
-        (["aqua"], {"lease"}),
+        (["aqua"], {"lease", "DRAM"}),
         (["vllm_cfs", "system.copies=gathered"], {"DRAM"}),  # no neighbour
-        (["aqua", "system.lender.free_share=0.2", NEVER], {"lease", "DRAM"}),  # a full lease
+        (["aqua", "system.lender.free_share=0.2", NEVER], {"lease", "DRAM"}),
     ],
 )
 def test_a_crowd_takes_turns_and_what_leaves_comes_back(words: list[str], places: set[str]) -> None:
