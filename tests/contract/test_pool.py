@@ -6,10 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.request import Batch
 from tests.accounts import audit
+from tests.contract.pool_actors import MODELS, Actors
 from tests.contract.pool_bench import HOST_SLABS, KINDS, NUM_SLABS, PoolBench
+from tests.examples import examples
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -328,3 +332,26 @@ def test_a_restart_loses_the_weights_and_refuses_to_lose_kv(bench: PoolBench) ->
     bench.run(story)
     assert request.finished
     assert bench.events("load")[-1]["fields"]["staged"] is False
+
+
+@examples(50)
+@given(
+    models=st.lists(st.sampled_from(MODELS), min_size=5, max_size=5),
+    prompts=st.lists(st.integers(1, 42), min_size=5, max_size=5),
+    choices=st.lists(st.integers(0, 99), min_size=20, max_size=60),
+)
+def test_no_block_is_ever_lost_or_held_twice(
+    bench: PoolBench, models: list[str], prompts: list[int], choices: list[int]
+) -> None:
+    actors = Actors(bench, models, prompts)
+
+    async def story() -> None:
+        for choice in choices:
+            if options := actors.options():
+                await actors.act(*options[choice % len(options)])
+            else:  # all are on their way, or done
+                await bench.loop.sleep(0.001)
+            actors.check()
+        await actors.leave()
+
+    bench.run(story)

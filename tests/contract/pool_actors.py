@@ -1,29 +1,13 @@
-"""KV blocks of pooled instances in random hands: none is ever lost or held twice."""
+"""Requests of a pool of instances that are served and moved at random."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from harness.clock import Event
 from harness.request import Request
 from tests.accounts import audit
-from tests.contract.pool_bench import KINDS, PoolBench
-from tests.examples import examples
-
-pytestmark = pytest.mark.usefixtures("forked_workers")
+from tests.contract.pool_bench import PoolBench
 
 MODELS = ("narrow", "same", "wide", "deep")
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def bench(request: pytest.FixtureRequest) -> Iterator[PoolBench]:
-    bench = PoolBench(request.param, ("wide", "narrow"))
-    yield bench
-    bench.close()
 
 
 class Actors:
@@ -89,26 +73,3 @@ class Actors:
             if request in self.arrived:
                 await bench.loop.wait(self.arrived[request])
             bench.pool[number].evict(request)
-
-
-@examples(50)
-@given(
-    models=st.lists(st.sampled_from(MODELS), min_size=5, max_size=5),
-    prompts=st.lists(st.integers(1, 42), min_size=5, max_size=5),
-    choices=st.lists(st.integers(0, 99), min_size=20, max_size=60),
-)
-def test_no_block_is_ever_lost_or_held_twice(
-    bench: PoolBench, models: list[str], prompts: list[int], choices: list[int]
-) -> None:
-    actors = Actors(bench, models, prompts)
-
-    async def story() -> None:
-        for choice in choices:
-            if options := actors.options():
-                await actors.act(*options[choice % len(options)])
-            else:  # all are on their way, or done
-                await bench.loop.sleep(0.001)
-            actors.check()
-        await actors.leave()
-
-    bench.run(story)
