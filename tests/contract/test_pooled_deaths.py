@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,12 +22,16 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
 TWO = ("hardware.num_devices=2", "hardware.devices_per_node=2")
 FOUR = ("hardware.num_devices=4", "hardware.devices_per_node=4")
 SLOW = ("hardware.pcie_peak_bytes_per_s=2e7", "hardware.pcie_bytes_per_s=2e7")
-KINDS = ["sim", pytest.param("torch", marks=pytest.mark.live)]
 UNIFIED = ("aegaeon", "system.schedule=decode_first")
 ARTIFACT = (
     "serverlessllm", "system.variant=artifact", "system.artifact.drop_after_s=1e6",
     "system.load_bytes_per_s=1e7",
 )  # fmt: skip
+
+
+def live(victim: int) -> Any:
+    """On real workers. `test_systems_on_nodes` has others, each on a node that dies with it."""
+    return pytest.param(victim, "torch", marks=pytest.mark.live)
 
 
 def struck(
@@ -58,16 +63,14 @@ def reasons(served: Served) -> Counter[str]:
     return Counter(each.error or each.status for each in served.recorder.records.values())
 
 
-@pytest.mark.parametrize("engine", KINDS)
-@pytest.mark.parametrize("victim", [0, 3], ids=["prefill", "decode"])
+@pytest.mark.parametrize(("victim", "engine"), [(0, "sim"), (3, "sim"), live(3)])
 def test_aegaeon_has_others_serve_what_a_dead_instance_had(victim: int, engine: str) -> None:
     served = struck("aegaeon", engine, *FOUR, kill=(victim,))
     assert_all_served(served, engine)
 
 
-@pytest.mark.parametrize("engine", KINDS)
-def test_serverlessllm_has_the_other_device_serve_what_the_dead_one_had(engine: str) -> None:
-    assert_all_served(struck("serverlessllm", engine, *TWO, kill=(1,)), engine)
+def test_serverlessllm_has_the_other_device_serve_what_the_dead_one_had() -> None:
+    assert_all_served(struck("serverlessllm", "sim", *TWO, kill=(1,)), "sim")
 
 
 def assert_all_served(served: Served, engine: str) -> None:
@@ -77,14 +80,12 @@ def assert_all_served(served: Served, engine: str) -> None:
         assert answers(*requests) == plain_tokens(requests, served.parts.models)
 
 
-@pytest.mark.parametrize("engine", KINDS)
-@pytest.mark.parametrize(("victim", "phase"), [(0, "prefill"), (1, "decode")])
-def test_aegaeon_fails_what_needs_a_phase_without_an_instance(
-    victim: int, phase: str, engine: str
-) -> None:
+@pytest.mark.parametrize(("victim", "engine"), [(0, "sim"), (1, "sim"), live(1)])
+def test_aegaeon_fails_what_needs_a_phase_without_an_instance(victim: int, engine: str) -> None:
     found = reasons(struck("aegaeon", engine, *TWO, kill=(victim,), at_s=0.5))
     found.pop("completed", 0)
     assert found
+    phase = ("prefill", "decode")[victim]
     assert {told.rsplit(" ", 1)[0] for told in found} == {f"no instance is left to {phase} for"}
 
 
