@@ -31,7 +31,8 @@ CASES = {
 KILLS = {"dead lender": Kill(1, 0.3), "dead consumer": Kill(0, 0.05)}
 
 
-@pytest.mark.parametrize("case", CASES)
+# The first is run on nodes, and here by the test of a coordinator that is killed.
+@pytest.mark.parametrize("case", list(CASES)[1:])
 def test_tokens_are_those_of_an_undisturbed_run(case: str) -> None:
     name, overrides, asked, purposes = CASES[case]
     kills = [KILLS[case]] if case in KILLS else []

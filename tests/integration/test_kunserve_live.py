@@ -37,9 +37,9 @@ def served(
         return story
 
 
+# Live with tiny-llama it is run on nodes, and here by the tests of deaths.
 @pytest.mark.parametrize(
-    ("exchange", "model"),
-    [("live", "tiny-llama"), ("blocking", "tiny-llama"), ("live", "tiny-mixtral")],
+    ("exchange", "model"), [("blocking", "tiny-llama"), ("live", "tiny-mixtral")]
 )
 def test_a_burst_is_served_by_dropping_parameters(exchange: str, model: str) -> None:
     story = served(2, f"system.exchange={exchange}", kill=None, model=model)
