@@ -39,11 +39,10 @@ class AquaScheduler(Scheduler):
     """vLLM's scheduler with time slices. k of section 7 is `slice_iterations` of the connector's
     extra configuration. Raises ValueError for settings that it cannot serve exactly."""
 
-    connector: AquaConnector  # `_check` refuses others
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._check()
+        assert isinstance(self.connector, AquaConnector)
         # A slice has room for all of its members and their growth: vLLM need not wait for room for
         # a whole prompt, nor reserve room for running requests.
         self.scheduler_reserve_full_isl = False
@@ -98,6 +97,7 @@ class AquaScheduler(Scheduler):
 
     def _prompts(self) -> dict[Hashable, Prompt]:
         """Every request that could run now, as the fair scheduler sees it."""
+        assert isinstance(self.connector, AquaConnector)
         found: dict[Hashable, Prompt] = {}
         for name, request in self.requests.items():
             running = request.status == RequestStatus.RUNNING
@@ -122,6 +122,7 @@ class AquaScheduler(Scheduler):
     def _renew(self, prompts: dict[Hashable, Prompt]) -> None:
         """Chooses a new slice if it is due, and counts this iteration."""
         connector = self.connector
+        assert isinstance(connector, AquaConnector)
         gone = [name for name in self._arrivals if name not in self.requests]
         for name in gone:
             del self._arrivals[name]
@@ -188,6 +189,7 @@ class AquaScheduler(Scheduler):
     ) -> None:
         """Saves the request's KV before `super()` frees its blocks and forgets its progress. After
         a reset of the cache (`drop_stale_output`) the KV is not valid and is not saved."""
+        assert isinstance(self.connector, AquaConnector)
         if request.num_computed_tokens and not drop_stale_output:
             (blocks,) = self.kv_cache_manager.get_block_ids(request.request_id)
             self.connector.page_out(request.request_id, request.num_computed_tokens, blocks)
