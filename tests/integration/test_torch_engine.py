@@ -103,12 +103,6 @@ def test_nixl_is_for_elastic_workers_alone(tmp_path: Path, monkeypatch: pytest.M
         pass
 
 
-def test_workers_end_with_their_run(tmp_path: Path) -> None:
-    with started(tmp_path, [], num_instances=2, tp=2):
-        assert len(workers_alive()) == 4
-    assert workers_alive() == []
-
-
 @pytest.mark.parametrize(
     ("number", "rank", "changes", "says"),
     [
@@ -143,8 +137,10 @@ def test_a_worker_that_dies_or_hangs_ends_the_run_and_is_named(
 
 
 def test_a_rank_whose_death_is_planned_takes_its_instance_along(tmp_path: Path) -> None:
+    """The other one ends with the run."""
     long = request(0, 20, 900)
     with started(tmp_path, [long], num_instances=2, tp=2) as bench:
+        assert len(workers_alive()) == 4
         lost, other = bench.instances
         ranks = [psutil.Process(pid) for pid in lost.pids()]
         lost.may_fail()
@@ -162,6 +158,7 @@ def test_a_rank_whose_death_is_planned_takes_its_instance_along(tmp_path: Path) 
             bench.loop.run(story())
         until_gone(ranks)
         assert all(map(runs, map(psutil.Process, other.pids())))
+    assert workers_alive() == []
 
 
 def test_a_worker_that_dies_while_nobody_waits_for_it_ends_the_run(tmp_path: Path) -> None:
