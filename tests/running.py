@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,13 +28,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def composed(*overrides: str) -> Any:
     """The configuration that the command line would compose; the caller may change it."""
-    return deepcopy(_composed(overrides))  # a quarter of the time of composing
+    return pickle.loads(_composed(overrides))  # a hundredth of the time of composing
 
 
 @cache
-def _composed(overrides: tuple[str, ...]) -> Any:
+def _composed(overrides: tuple[str, ...]) -> bytes:
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("config", list(overrides))
+        return pickle.dumps(compose("config", list(overrides)))
 
 
 @cache
