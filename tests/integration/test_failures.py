@@ -107,13 +107,16 @@ def test_a_killed_worker_fails_the_run_and_is_named(live) -> None:
     assert_gone(processes)
 
 
-def test_a_closed_terminal_leaves_engines_dead_and_results_readable(live) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_and_a_closed_terminal_leave_engines_dead_and_results_readable(
+    live, number: signal.Signals
+) -> None:
     process, processes, run_dir = live
-    process.send_signal(signal.SIGHUP)
+    process.send_signal(number)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in error
-    assert_aborted(run_dir, "KeyboardInterrupt: SIGHUP")
+    assert_aborted(run_dir, f"KeyboardInterrupt: {number.name}")
     assert_gone(processes)
     assert not (run_dir / JOURNAL).exists()
 
