@@ -32,6 +32,7 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
     "manifest.json": {
         "engine_name": str, "simulated": bool, "choices": {"*": str}, "overrides": [str],
         "config_hash": str, "schedule_sha256": str, "seeds": {"*": int},
+        "command": [str], "sources": {"*": str},
         "dataset": {"synthetic": [str]},
         "hardware": {"name": str, "device": str, "num_devices": int},
         "versions": {"*": (str, NOTHING)},
@@ -57,7 +58,7 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
 # Keys that runs of all versions have.
 ALWAYS = {
     "manifest.json": ("config_hash", "schedule_sha256"),
-    "summary.json": ("num_requests", "verdict"),
+    "summary.json": ("num_requests", "verdict", "ttft_s", "tpot_s", "tbt_s", "e2e_s"),
 }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 from unittest.mock import patch
+from warnings import catch_warnings, simplefilter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +29,7 @@ from harness.exporting.explain import main as explain
 from harness.exporting.importing import main as read
 from harness.faulting.__main__ import main as faults
 from harness.records.recover import main as recover
+from harness.records.run_folder import FinishedRun
 from harness.records.score import main as score
 from harness.reproduce.__main__ import main as reproduce
 from harness.running import interrupts
@@ -138,7 +140,7 @@ def damage(draw: st.DrawFn) -> tuple[str, bytes | None]:
     return name, bytes(whole)
 
 
-@inputs(0.2)
+@inputs(0.5)
 @given(damage(), st.sampled_from(list(DOORS)))
 def test_a_damaged_run_is_read_or_refused(damaged: tuple[str, bytes | None], door: str) -> None:
     name, content = damaged
@@ -167,7 +169,7 @@ def results() -> dict[str, Any]:
     }
 
 
-@inputs(0.2)
+@inputs(0.4)
 @given(st.data(), st.sampled_from(["import", "explain", "explain alone"]))
 def test_an_odd_result_of_another_tool_is_read_or_refused(data: st.DataObject, door: str) -> None:
     tool = data.draw(st.sampled_from(list(results())))
@@ -186,12 +188,17 @@ def test_an_odd_result_of_another_tool_is_read_or_refused(data: st.DataObject, d
         }
         command, words = commands[door]
         ends_well(command, words, Path(made))
+        if (Path(made) / "imported").exists():
+            summary = FinishedRun.load(Path(made) / "imported").summary
+            means = [summary[name]["mean"] for name in ("ttft_s", "e2e_s", "tpot_s")]
+            assert all(mean is None or mean >= 0 for mean in means), means
 
 
 def ends_well(command: Callable[[Sequence[str]], int], words: list[str], folder: Path) -> None:
     """An answer, or a refusal in one sentence that leaves `folder` as it was."""
     before, said = sorted(folder.rglob("*")), StringIO()
-    with no_hang(), redirect_stderr(said), redirect_stdout(StringIO()):
+    with no_hang(), redirect_stderr(said), redirect_stdout(StringIO()), catch_warnings():
+        simplefilter("error", RuntimeWarning)  # numpy's, of numbers that are none
         status = command(words)
     assert status in (0, 2), said.getvalue()
     if status == 2:
