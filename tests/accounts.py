@@ -47,6 +47,7 @@ def _(pool: SlabPool) -> None:
 @audit.register
 def _(pool: PagePool) -> None:
     assert pool.held.keys() == pool.groups.keys()
+    assert pool.split == {r for r, its in pool.groups.items() if its != pool.all_groups}
     used = sum(blocks * len(pool.groups[r]) for r, blocks in pool.held.items())
     assert used == pool.used_pages, (used, pool.used_pages)
     assert pool.free_pages >= 0

@@ -104,10 +104,10 @@ class ElasticInstance:
         self.check_alive()
         every = range(self.model.num_layers)
         self.check_layers(every)
-        self._check_kv(batch.requests)
-        running = await self.begin(batch.requests)
+        requests = batch.requests
+        running = await self.begin(requests)
         try:
-            self._check_kv(batch.requests)
+            self._check_kv(requests)
             arriving = self.arriving(every)
             return await self.runner.execute(
                 batch, max_steps=max_steps if arriving is None else 1, until=until, stop=stop,
@@ -115,9 +115,10 @@ class ElasticInstance:
             )  # fmt: skip
         finally:
             self.end(running)
-            for request in batch.requests:
-                if request.finished:
-                    self._directory.forget(request)
+            if self._directory.wheres:
+                for request in requests:
+                    if request.finished:
+                        self._directory.forget(request)
 
     async def begin(self, requests: Sequence[Request]) -> RunningBatch:
         """Begins a batch that needs this instance; `end` ends it. InstanceLost where it has died,
@@ -296,6 +297,8 @@ class ElasticInstance:
         self.interrupt_all()
 
     def _check_kv(self, requests: Sequence[Request]) -> None:
+        if not self.kv.split:
+            return
         groups, whole = self.kv.groups, self.kv.all_groups
         for request in requests:
             here = groups.get(request.request_id)

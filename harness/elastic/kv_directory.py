@@ -37,18 +37,19 @@ Where = tuple[tuple[Holder, Groups], ...]
 class RunningBatch:
     """`interrupt`: set to end it at its next step boundary. `over`: it has ended."""
 
-    __slots__ = ("interrupt", "over", "requests")
+    __slots__ = ("interrupt", "over", "request_ids")
 
-    def __init__(self, loop: Loop, requests: Sequence[Request]) -> None:
+    def __init__(self, loop: Loop, request_ids: list[int]) -> None:
         self.interrupt, self.over = Event(loop), Event(loop)
-        self.requests = requests
+        self.request_ids = request_ids
 
 
 class KvDirectory:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self.wheres: dict[int, Where] = {}  # request_id -> every holder of its KV
-        self._running: dict[int, RunningBatch] = {}  # request_id -> the one it is in
+        self._running: dict[RunningBatch, None] = {}
+        self._ids = set[int]()  # of all requests in these
         self._gates: dict[int, Event] = {}  # request_id -> set once its KV has moved
 
     def where(self, request: Request) -> Where:
@@ -60,11 +61,12 @@ class KvDirectory:
 
     def move(self, request: Request, groups: Groups, source: Holder, target: Holder) -> None:
         """`groups` of the request are `target`'s from now on."""
-        held: dict[int, tuple[Holder, list[int]]] = {}
+        gone, held = frozenset(groups), dict[int, tuple[Holder, list[int]]]()
         for holder, its in self.where(request) or ((source, source.kv.groups[request.request_id]),):
-            for group in its:
-                now = target if holder is source and group in groups else holder
-                held.setdefault(id(now), (now, []))[1].append(group)
+            together = holder is not source or gone.issuperset(its)
+            for part in [its] if together else [(group,) for group in its]:
+                now = target if holder is source and part[0] in gone else holder
+                held.setdefault(id(now), (now, []))[1].extend(part)
         self.put(request, [(holder, tuple(sorted(its))) for holder, its in held.values()])
 
     def release(self, request: Request) -> None:
@@ -83,20 +85,22 @@ class KvDirectory:
         ids = [request.request_id for request in requests]
         if self._gates:
             await self._gates_open(ids)
-        for request_id in ids:
-            if request_id in self._running:
-                raise RunError(f"request {request_id} is in two batches at once")
-        running = RunningBatch(self._loop, requests)
-        self._running.update(dict.fromkeys(ids, running))
+        if not self._ids.isdisjoint(ids):
+            twice = next(i for i in ids if i in self._ids)
+            raise RunError(f"request {twice} is in two batches at once")
+        running = RunningBatch(self._loop, ids)
+        self._running[running] = None
+        self._ids.update(ids)
         return running
 
     def end(self, running: RunningBatch) -> None:
-        for request in running.requests:
-            self._running.pop(request.request_id, None)
+        if running in self._running:
+            del self._running[running]
+            self._ids.difference_update(running.request_ids)
         running.over.set()
 
     def is_running(self, request: Request) -> bool:
-        return request.request_id in self._running
+        return request.request_id in self._ids
 
     def check_evictable(self, request: Request) -> None:
         """RunError where the request cannot be evicted now."""
@@ -117,7 +121,8 @@ class KvDirectory:
         gate = Event(self._loop)
         self._gates.update(dict.fromkeys(ids, gate))
         for request_id in ids:
-            while (running := self._running.get(request_id)) is not None:
+            while request_id in self._ids:
+                running = next(each for each in self._running if request_id in each.request_ids)
                 running.interrupt.set()
                 await self._loop.wait(running.over)
         return gate

@@ -9,7 +9,6 @@ store is in no batch, so for swaps the second part is empty.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import NamedTuple
 
 from harness.elastic.fabric import Sending, Span
@@ -92,10 +91,11 @@ class KvMover:
             return source.tables.spans(copies, groups, target.tables, source.page_bytes)
 
         tables = [each.tables for each in (source, target) if each.tables is not None]
-        async with copying(self._shared.loop, tables) if tables else nullcontext():
-            return await self._shared.fabric.copy(
-                source.memory, target.memory, num_bytes, spans, sending
-            )
+        ends, fabric = (source.memory, target.memory), self._shared.fabric
+        if not tables:
+            return await fabric.copy(*ends, num_bytes, spans, sending)
+        async with copying(self._shared.loop, tables):
+            return await fabric.copy(*ends, num_bytes, spans, sending)
 
     def record(
         self, requests: Sequence[Request], route: KvRoute, start_s: float, purpose: str,

@@ -23,6 +23,7 @@ class PagePool(BlockPool):
         self.num_pages = num_pages
         self.all_groups: Groups = tuple(range(num_groups))
         self.groups: dict[int, Groups] = {}  # request_id -> those that it has here
+        self.split = set[int]()  # requests that have some of all groups here, and not all
         self.free_pages = num_pages
         self.reserved: dict[str, int] = {}  # owner -> pages that nobody else gets
 
@@ -52,7 +53,8 @@ class PagePool(BlockPool):
         request_id = request.request_id
         held, blocks = self.held.get(request_id, 0), self.blocks_for(tokens)
         if blocks > held:
-            self.groups.setdefault(request_id, self._groups_of(request_id, groups))
+            if request_id not in self.groups:
+                self._has(request_id, self._groups_of(request_id, groups))
             self._take(request_id, blocks - held)
             self.held[request_id] = blocks
         return True
@@ -75,7 +77,7 @@ class PagePool(BlockPool):
             self.reserve(-from_own, owner)
         self.free_pages -= pages
         self.held[request_id] = num_blocks
-        self.groups[request_id] = tuple(sorted((*here, *groups)))
+        self._has(request_id, tuple(sorted((*here, *groups))))
         return True
 
     def give_up(self, request: Request, groups: Groups) -> None:
@@ -84,12 +86,12 @@ class PagePool(BlockPool):
         request_id = request.request_id
         if request_id not in self.groups:
             return
-        rest = tuple(g for g in self.groups[request_id] if g not in groups)
-        self.free_pages += self.held[request_id] * (len(self.groups[request_id]) - len(rest))
-        if rest:
-            self.groups[request_id] = rest
-        else:
-            del self.groups[request_id], self.held[request_id]
+        here = self.groups[request_id]
+        rest = () if here == groups else tuple(g for g in here if g not in groups)
+        self.free_pages += self.held[request_id] * (len(here) - len(rest))
+        self._has(request_id, rest)
+        if not rest:
+            del self.held[request_id]
 
     def reserve(self, pages: int, owner: str) -> bool:
         """Keeps `pages` more for `owner` alone; fewer, if negative. False, no change: no room."""
@@ -104,8 +106,9 @@ class PagePool(BlockPool):
         return True
 
     def release(self, request: Request) -> None:
-        groups = self.groups.pop(request.request_id, ())
+        groups = self.groups.get(request.request_id, ())
         self.free_pages += self.held.pop(request.request_id, 0) * len(groups)
+        self._has(request.request_id, ())
 
     def resize_pages(self, num_pages: int) -> bool:
         """Adds pages, or takes some away. False, and no change: those to go are not free."""
@@ -118,6 +121,17 @@ class PagePool(BlockPool):
 
     def _groups_of(self, request_id: int, groups: Groups | None) -> Groups:
         return self.groups.get(request_id) or groups or self.all_groups
+
+    def _has(self, request_id: int, groups: Groups) -> None:
+        """The request has `groups` here from now on; (): none."""
+        if groups:
+            self.groups[request_id] = groups
+        else:
+            self.groups.pop(request_id, None)
+        if 0 < len(groups) < len(self.all_groups):
+            self.split.add(request_id)
+        else:
+            self.split.discard(request_id)
 
     def _take(self, request_id: int, num_blocks: int) -> None:
         self.free_pages -= num_blocks * len(self.groups[request_id])
@@ -134,7 +148,7 @@ class PagePool(BlockPool):
         self.free_pages += num_blocks * len(self.groups.get(request_id, ()))
         if request_id not in self.held or not self.held[request_id]:
             self.held.pop(request_id, None)
-            self.groups.pop(request_id, None)
+            self._has(request_id, ())
 
     def _lacks_room(self, decodes: Sequence[Request], steps: int) -> bool:
         held, groups, size = self.held, self.groups, self.block_tokens

@@ -72,8 +72,7 @@ class SimFabric:
             return True
         ends = (*source.owners, *target.owners)
         names = [end.name for end in ends]
-        for name in names:
-            await self.require(name)
+        await self.require(*names)
         cut, stop = Event(self._loop), sending.stop
         self._ends[cut] = names
         path, chunk_bytes = self.network.path(source.place, target.place), sending.chunk_bytes
@@ -82,8 +81,8 @@ class SimFabric:
             pace, chunk_bytes = issued_pace(path, num_bytes, chunk_bytes, sending.issue_s), None
         elif chunk_bytes is not None and num_bytes > MANY_CHUNKS * chunk_bytes:
             pace, chunk_bytes = mean_pace(path, num_bytes, chunk_bytes), None
-        rate = alone(path) if pace is None else pace.bytes_per_s
         told = [end for end in ends if end.name in self.beside]
+        rate = 0.0 if not told else alone(path) if pace is None else pace.bytes_per_s
         for end in told:
             self.beside[end.name](end.place, rate)
         try:
@@ -97,8 +96,7 @@ class SimFabric:
             del self._ends[cut]
             for end in told:
                 self.beside[end.name](end.place, -rate)
-        for name in names:
-            await self.require(name)
+        await self.require(*names)
         return done
 
     async def load(
@@ -128,18 +126,18 @@ class SimFabric:
             await self._loop.wait(arrival, *([cut] if stop is None else [cut, stop]))
         finally:
             del self._ends[cut]
-        for end in (source.name, target.name):
-            await self.require(end)
+        await self.require(source.name, target.name)
 
     async def forget(self, memory: Memory, layers: Sequence[int], *, used: bool) -> None:
         pass
 
-    async def require(self, name: str) -> None:
-        """Raises InstanceLost, once that is known, where `name` has died."""
-        known = self._lost.get(name)
-        if known is not None:
-            await self._loop.wait(known)
-            raise InstanceLost(name, "killed")
+    async def require(self, *names: str) -> None:
+        """Raises InstanceLost, once that is known, where one of `names` has died."""
+        for name in names:
+            known = self._lost.get(name)
+            if known is not None:
+                await self._loop.wait(known)
+                raise InstanceLost(name, "killed")
 
     async def stall_links(
         self, devices: Sequence[Location], others: Sequence[Location], for_s: float
