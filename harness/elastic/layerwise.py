@@ -91,17 +91,23 @@ class LayerwiseBatch:
         """Takes room for the KV of `layers` on `instance`, which is to run them next. `owner`:
         whose reservation there a request's KV uses first. False, and no change: there is none."""
         groups, kv = instance.layout.groups(layers), instance.kv
-        blocks = [(r, kv.blocks_for(r.known_tokens)) for r in self._batch.requests]
-        pages = 0
-        for request, count in blocks:
-            pages += max(0, count * len(groups) - kv.reserved.get(owner(request), 0))
-        if pages > kv.free_pages:
+        if self.pages(instance, layers, owner) > kv.free_pages:
             return False
-        for request, count in blocks:
-            kv.accept(request, count, groups, owner(request))
+        for request in self._batch.requests:
+            kv.accept(request, kv.blocks_for(request.known_tokens), groups, owner(request))
             others = [w for w in self._directory.where(request) if w[0] is not instance]
             self._directory.put(request, [*others, (instance, kv.groups[request.request_id])])
         return True
+
+    def pages(
+        self, instance: ElasticInstance, layers: range, owner: Callable[[Request], str] = _no_owner
+    ) -> int:
+        """The free pages that `reserve` needs there."""
+        num_groups, kv, pages = len(instance.layout.groups(layers)), instance.kv, 0
+        for request in self._batch.requests:
+            needed = kv.blocks_for(request.known_tokens) * num_groups
+            pages += max(0, needed - kv.reserved.get(owner(request), 0))
+        return pages
 
     async def run(self, instance: ElasticInstance, layers: range) -> None:
         """Runs the next `layers` on `instance`, which `reserve` has room for. The batch ends with

@@ -38,6 +38,8 @@ class Waiting(Queued):
 
     requests: Sequence[Request] = field(kw_only=True)
     layerwise: LayerwiseBatch = field(kw_only=True)
+    # {slot: layers that found no room there, and how many free pages they need}
+    refused: dict[Slot, tuple[range, int]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -238,9 +240,16 @@ class LivePair:
         return kv.reserve(pages, owner_of(request))
 
     def _reserve(self, batch: Waiting, slot: Slot, until: int) -> bool:
-        """Takes room for the batch's next layers."""
-        layers = range(batch.executed, until)
-        return not slot.lost and batch.layerwise.reserve(slot.instance, layers, owner_of)
+        """Takes room for the batch's next layers. What was refused is asked for again once so many
+        pages are free."""
+        layers, instance = range(batch.executed, until), slot.instance
+        before, needed_pages = batch.refused.get(slot, (layers, 0))
+        if slot.lost or (before == layers and instance.kv.free_pages < needed_pages):
+            return False
+        if batch.layerwise.reserve(instance, layers, owner_of):
+            return True
+        batch.refused[slot] = layers, batch.layerwise.pages(instance, layers, owner_of)
+        return False
 
     # Runs on the two instances
 
