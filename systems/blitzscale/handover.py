@@ -90,7 +90,7 @@ class Handover:
         holders = [holder for holder, _ in self._parts(request, slot)]
         decodes = self._fleet.of(Role.DECODE, State.SERVING)
         if slot.is_at(Role.DECODE, State.SHUTTING):  # what it has it serves to the end
-            decodes.append(slot)
+            decodes = (*decodes, slot)
 
         def rank(decode: Slot) -> tuple[bool, int, int]:
             return decode.instance not in holders, self._coming[decode.name], decode.tokens

@@ -8,7 +8,7 @@ without being null.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from harness.clock import Event, Loop
@@ -21,6 +21,8 @@ from systems.blitzscale.fabric import fabric_of
 
 class Role(Enum):
     """What an instance does."""
+
+    __hash__ = object.__hash__  # of an Enum it is Python, and the monitor asks at each look
 
     PREFILL = "prefill"
     DECODE = "decode"
@@ -46,6 +48,8 @@ class Role(Enum):
 class State(Enum):
     """The state of an instance that has, or gets, weights."""
 
+    __hash__ = object.__hash__
+
     LOADING = "loading"
     SERVING = "serving"
     SHUTTING = "shutting"
@@ -53,13 +57,15 @@ class State(Enum):
 
 
 LOADED = (State.SERVING, State.SHUTTING, State.NULL)  # states with all layers
+STATES = tuple(State)
 
 
 class Slot:
     """An instance that one model may have on some GPUs. Slots of other models have the same GPUs.
 
     model: its name in the pool. `state` is None while the slot is not used. `wake` is set when
-    something that the slot waits for may have happened.
+    something that the slot waits for may have happened. `changed` is called when it has another
+    role or state.
     """
 
     def __init__(
@@ -67,8 +73,9 @@ class Slot:
     ) -> None:
         self.instance, self.model, self.devices, self.node = instance, model, devices, node
         self.name = instance.name
-        self.role = Role.PREFILL
-        self.state: State | None = None
+        self._role = Role.PREFILL
+        self._state: State | None = None
+        self.changed: Callable[[], None] = lambda: None  # its fleet sets it
         self.since_s = 0.0  # when it entered this state
         self.running: list[Request] = []  # decodes
         self.batch: tuple[float, int] | None = None  # its prefill batch: (begin, tokens)
@@ -79,6 +86,24 @@ class Slot:
         self.wake = Event(loop)
         self.pair: Event | None = None  # the event of its live pair; set together with `wake`
         self._loop = loop
+
+    @property
+    def role(self) -> Role:
+        return self._role
+
+    @role.setter
+    def role(self, role: Role) -> None:
+        self._role = role
+        self.changed()
+
+    @property
+    def state(self) -> State | None:
+        return self._state
+
+    @state.setter
+    def state(self, state: State | None) -> None:
+        self._state = state
+        self.changed()
 
     @property
     def lost(self) -> bool:
@@ -107,9 +132,10 @@ class Slot:
         kv = self.instance.kv
         return -(-(kv.num_pages - kv.free_pages) // len(kv.all_groups)) * kv.block_tokens
 
-    def is_at(self, role: Role, *states: State) -> bool:
-        """Whether it is alive, does the work of `role`, and is in one of `states`."""
-        return self.state in states and self.role.does(role) and not self.lost
+    def is_at(self, role: Role | None, *states: State) -> bool:
+        """Whether it is alive, does the work of `role` (None: any), and is in one of `states`."""
+        does = role is None or self._role.does(role)
+        return self._state in states and does and not self.lost
 
     def notify(self) -> None:
         """Wakes the slot and its live pair: what they wait for may have happened."""
@@ -140,6 +166,9 @@ class Fleet:
         self.fabric = fabric_of(cluster.hardware)
         self.model = slots[0].instance.model
         self.others: list[Fleet] = []
+        self._found: dict[tuple[Role | None, tuple[State, ...]], Sequence[Slot]] = {}
+        for slot in slots:
+            slot.changed = self.changed
         self._by_name = {slot.name: slot for slot in slots}
         self._by_device = {device: slot for slot in slots for device in slot.devices}
 
@@ -157,13 +186,27 @@ class Fleet:
         """The slot of which `device` is one of the GPUs."""
         return self._by_device[device]
 
-    def in_use(self) -> list[Slot]:
+    def in_use(self) -> Sequence[Slot]:
         """Slots that are alive and in some state."""
-        return [slot for slot in self.slots if slot.state is not None and not slot.lost]
+        return self.of(None, *STATES)
 
-    def of(self, role: Role, *states: State) -> list[Slot]:
-        """Slots that are alive, do the work of `role` and are in one of `states`."""
-        return [slot for slot in self.slots if slot.is_at(role, *states)]
+    def leaving(self) -> Sequence[Slot]:
+        """Slots that end their requests, or have ended them: they could be taken back."""
+        return self.of(None, State.SHUTTING, State.NULL)
+
+    def changed(self) -> None:
+        """A slot has another role or state, or its instance has died: who is where is found
+        anew."""
+        self._found.clear()
+
+    def of(self, role: Role | None, *states: State) -> Sequence[Slot]:
+        """Slots that are alive, do the work of `role` (None: any) and are in one of `states`. They
+        are found once between two changes, however often the monitor looks."""
+        found = self._found.get((role, states))
+        if found is None:
+            found = tuple(slot for slot in self.slots if slot.is_at(role, *states))
+            self._found[role, states] = found
+        return found
 
     def count(self, role: Role) -> int:
         """Instances that serve as `role`, or load to do so."""
@@ -188,6 +231,5 @@ class Fleet:
 
     def wake(self, role: Role) -> None:
         """Wakes all slots that do the work of `role`."""
-        for slot in self.slots:
-            if slot.role.does(role):
-                slot.notify()
+        for slot in self.of(role, *STATES):
+            slot.notify()

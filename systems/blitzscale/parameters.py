@@ -9,7 +9,7 @@ the loads out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -128,12 +128,11 @@ class NetworkPlane(Plane):
         else:
             self.pool.dropped(copy.model)  # `wanted` asks again
 
-    def _gpu_copies(self, model: str) -> list[GpuCopy]:
-        return [
-            GpuCopy(slot.name, slot.node, slot.devices, stays=slot.state is State.SERVING)
-            for slot in self.fleets[model].slots
-            if slot.loaded
-        ]
+    def _gpu_copies(self, model: str) -> Iterator[GpuCopy]:
+        for slot in self.fleets[model].slots:
+            if slot.loaded:
+                stays = slot.state is State.SERVING
+                yield GpuCopy(slot.name, slot.node, slot.devices, stays)
 
 
 class HostCache:

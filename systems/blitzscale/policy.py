@@ -51,14 +51,18 @@ class Monitor:
 
     def arrived(self, now_s: float, prompt_tokens: int) -> None:
         """Counts a prompt."""
+        self._forget(now_s)
         self._arrivals.append((now_s, prompt_tokens))
         self._tokens += prompt_tokens
 
     def tokens_per_s(self, now_s: float) -> float:
         """The average of arrivals in (now - window, now]."""
+        self._forget(now_s)
+        return self._tokens / self._window_s
+
+    def _forget(self, now_s: float) -> None:
         while self._arrivals and self._arrivals[0][0] <= now_s - self._window_s:
             self._tokens -= self._arrivals.popleft()[1]
-        return self._tokens / self._window_s
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -236,6 +240,15 @@ def _moved(count: int, least: int, most: int) -> int:
 
 def _ceil(count: float) -> int:
     return ceil(count - ROUNDING)
+
+
+def fixed(ranges: Ranges) -> tuple[int, int] | None:
+    """What any policy wants of `ranges` that leave no choice, as DistServe's do; None: they leave
+    one."""
+    if any(of_role.least < of_role.most for of_role in ranges.values()):
+        return None
+    prefills, *decodes = (of_role.least for of_role in ranges.values())
+    return prefills, sum(decodes)
 
 
 def make_policy(config: Config, capacity: Capacity, ranges: Ranges) -> PaperPolicy | ArtifactPolicy:

@@ -10,7 +10,7 @@ happened to host copies. Which GPUs have copies is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from harness.errors import UsageError
@@ -36,7 +36,7 @@ class HostCopy:
     sources: tuple[Source, ...]
 
 
-GpuCopies = Callable[[str], Sequence[GpuCopy]]
+GpuCopies = Callable[[str], Iterable[GpuCopy]]
 
 
 class ParameterPool:
@@ -107,7 +107,7 @@ class ParameterPool:
         self.host_copies = {model: at for model, at in self.host_copies.items() if at != host}
         for model, copy in list(self.coming.items()):
             from_gpu = copy.sources[0].medium is Medium.GPU
-            if copy.node == host or (from_gpu and not self._gpu_copies(model)):
+            if copy.node == host or (from_gpu and not any(self._gpu_copies(model))):
                 del self.coming[model]
 
     def used_bytes(self, host: int) -> int:

@@ -41,16 +41,20 @@ class Scaler:
         """Brings the numbers of instances to what the policy wants. may_grow: whether free GPUs may
         be taken; False if another model lacks them more."""
         prefills, decodes = self._together(prefills, decodes)
-        free = len(self._fleet.free()) if may_grow else 0
         num_prefills = self._fleet.count(self._prompts)
         num_decodes = 0 if self._config.colocation else self._fleet.count(Role.DECODE)
-        spare = free + self._num_revivable()
+        if (prefills, decodes) == (num_prefills, num_decodes) and self._ahead is None:
+            return  # as nearly always: `growth.changes` would find nothing
+        free = len(self._fleet.free()) if may_grow else 0
+        spare = free + len(self._fleet.leaving())
         if not (num_prefills or num_decodes) and spare < self._least_at_work:
             spare = 0  # two models that each have one role would wait for each other for ever
         counts = Counts(num_prefills, num_decodes, spare)
         mutation = self._config.mutation and num_prefills > 1
         prescaled = self._prescaled(counts, prefills)
-        self._apply(growth.changes(counts, prefills, decodes, prescaled, mutation=mutation))
+        change = growth.changes(counts, prefills, decodes, prescaled, mutation=mutation)
+        if change != Changes():
+            self._apply(change)
 
     def _has_work(self) -> bool:
         """Whether a request of the model is under way."""
@@ -97,12 +101,6 @@ class Scaler:
         slot.notify()
         self._serving.handover.dispatch()
 
-    def _num_revivable(self) -> int:
-        in_use, found = self._fleet.in_use(), set[Slot]()
-        for role in (self._prompts, Role.DECODE):
-            found.update(growth.revived(in_use, role, len(in_use)))
-        return len(found)
-
     def _grow(self, num_decodes: int, num_prefills: int) -> None:
         """Takes draining and idle instances back first; loads new ones for the rest."""
         targets: list[Slot] = []
@@ -135,10 +133,10 @@ class Scaler:
 
     def retire(self) -> None:
         """Releases instances that have drained."""
-        for slot in growth.drained(self._fleet.in_use()):
+        leaving = self._fleet.leaving()
+        for slot in growth.drained(leaving):
             slot.enter(State.NULL)
-        null_s = self._config.chosen.null_s
-        for slot in growth.released(self._fleet.in_use(), self._loop.now, null_s):
+        for slot in growth.released(leaving, self._loop.now, self._config.chosen.null_s):
             if self._data_plane.may_release(slot):
                 self._data_plane.released(slot)
                 self._fleet.cluster.release(slot.instance)

@@ -14,7 +14,7 @@ from systems.blitzscale.instances import LOADED, Fleet, Role, State
 from systems.blitzscale.loads import Loads
 from systems.blitzscale.pairing import Pairing
 from systems.blitzscale.parameters import DataPlane
-from systems.blitzscale.policy import Monitor, Seen, make_policy, profiled
+from systems.blitzscale.policy import Monitor, Seen, fixed, make_policy, profiled
 from systems.blitzscale.scaler import Scaler
 from systems.blitzscale.serving import Prompts, Serving
 
@@ -34,6 +34,7 @@ class Service:
         self._monitor = Monitor(config.window_s)
         self._capacity = profiled(config, fleet)
         self._policy = make_policy(config, self._capacity, self.ranges)
+        self._fixed = fixed(self.ranges)
         rate = self._capacity.prefill_tokens_per_s
         self._pairing = Pairing(config, self._serving, self._monitor, rate)
         self.loads = Loads(self._serving, data_plane, self._pairing)
@@ -58,6 +59,7 @@ class Service:
 
     def lost(self, instance: ElasticInstance) -> None:
         """Tells that an instance has died."""
+        self.fleet.changed()
         slot = self.fleet.named(instance.name)
         if slot.state in LOADED:
             self._data_plane.released(slot)
@@ -69,7 +71,8 @@ class Service:
         """One look of the monitor and what follows from it. may_grow: as in `Scaler.scale`."""
         self.scaler.retire()
         self._data_plane.upkeep()
-        self.scaler.scale(*self._policy.wanted(self._look()), may_grow=may_grow)
+        wanted = self._fixed or self._policy.wanted(self._look())
+        self.scaler.scale(*wanted, may_grow=may_grow)
         self._pairing.look()
 
     def _look(self) -> Seen:

@@ -117,7 +117,7 @@ class Serving:
         decodes beside its prompts; without prompts it decodes until one comes. There a prompt is
         admitted if its output has room too (as in the published code).
         """
-        if slot.state is not State.SERVING or slot.paired:
+        if slot.state is not State.SERVING or slot.paired or not self.prompts.tokens:
             return []
         kv = slot.instance.kv
         if slot.role is Role.COLOCATED:
@@ -134,7 +134,7 @@ class Serving:
         self._decoded(slot)
 
     def _decoded(self, slot: Slot) -> None:
-        slot.running = [request for request in slot.running if not request.finished]
+        slot.running = [r for r in slot.running if r.generated_tokens < r.output_tokens]
         self.handover.dispatch()
 
     async def _prefill(self, requests: Sequence[Request], slot: Slot) -> None:

@@ -107,7 +107,7 @@ class BlitzScale:
             lacking = [each for each in self.services if each.scaler.lacking]
             for service in lacking:
                 service.step()
-            still = any(each.scaler.lacking for each in self.services)
+            still = any(each.scaler.lacking for each in lacking)
             for service in self.services:
                 if service not in lacking:
                     service.step(may_grow=not still)

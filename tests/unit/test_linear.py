@@ -8,6 +8,7 @@ Lines of code that is compiled cannot be counted; the other way of running these
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,11 @@ from tests.benchmarks.bench_loops import AT_ONCE_PER_S, LOOPS, simulate, words
 
 FEW, MANY = 120, 480  # requests; four instances run a few each
 MOST_GROWTH = 1.4  # of 4 or more: what fills up first, as groups and live pairs do, is no queue
-AEGAEONS = 1.15  # whose groups are few: it went through them all, and had grown by 1.28
+MOST_LINES_A_LOOK = {"distserve": 140, "blitzscale": 280}  # they were 694 and 615
+MOST_LINES_A_REQUEST = {"distserve": 4000, "blitzscale": 5300}  # they were 5220 and 6717
+LESS_GROWTH = {  # they had grown by 1.28: through all groups, which are few, and by asking again
+    "aegaeon": 1.15, "blitzscale": 1.2,
+}  # fmt: skip
 TWO_MODELS = {"serverlessllm": 1920, "aegaeon": 1200}  # requests: else each has a short queue
 SMALL = ("workload.lengths.max_prompt_tokens=200", "workload.lengths.max_output_tokens=24")
 FEW_BLOCKS = {  # so that most requests wait
@@ -26,7 +31,16 @@ FEW_BLOCKS = {  # so that most requests wait
 
 
 def counted(system: str, num_requests: int) -> tuple[float, float]:
-    """Lines and events for each request."""
+    """Lines and events for each request, of which most wait."""
+    more = [f"engine.num_kv_blocks={FEW_BLOCKS[system]}"] if system in FEW_BLOCKS else []
+    if system in TWO_MODELS:
+        more = ["workload.models.num_models=2"]
+    lines, events, _ = run([*words(system, num_requests, AT_ONCE_PER_S), *SMALL, *more])
+    return lines / num_requests, events / num_requests
+
+
+def run(options: Sequence[str]) -> tuple[int, int, float]:
+    """Lines, events, and when the last token came."""
     lines = events = 0
 
     def trace(frame: Any, event: str, argument: object) -> Any:
@@ -45,17 +59,34 @@ def counted(system: str, num_requests: int) -> tuple[float, float]:
         finally:
             sys.settrace(before)
 
-    more = [f"engine.num_kv_blocks={FEW_BLOCKS[system]}"] if system in FEW_BLOCKS else []
-    if system in TWO_MODELS:
-        more = ["workload.models.num_models=2"]
-    simulate([*words(system, num_requests, AT_ONCE_PER_S), *SMALL, *more], watched)
-    return lines / num_requests, events / num_requests
+    recorder = simulate(options, watched)
+    return lines, events, max(record.last_token_s for record in recorder.records.values())
 
 
 @pytest.mark.skipif(compiled.state() == "compiled", reason="counts lines of Python")
 @pytest.mark.parametrize("system", [name for name in LOOPS if name != "aqua"])
 def test_a_request_costs_as_much_with_a_long_queue(system: str) -> None:
-    most = AEGAEONS if system == "aegaeon" else MOST_GROWTH
+    most = LESS_GROWTH.get(system, MOST_GROWTH)
     few, many = counted(system, FEW), counted(system, TWO_MODELS.get(system, MANY))
     assert many[0] <= most * few[0], f"lines for each request: {few[0]:.0f} and {many[0]:.0f}"
     assert many[1] <= most * few[1], f"events for each request: {few[1]:.1f} and {many[1]:.1f}"
+
+
+@pytest.mark.skipif(compiled.state() == "compiled", reason="counts lines of Python")
+@pytest.mark.parametrize("system", MOST_LINES_A_LOOK)
+def test_a_look_that_changes_nothing_costs_little(system: str) -> None:
+    """The same requests with ten times as many looks of the monitor: these are the difference."""
+    options = [*words(system, 8, 1.0), *SMALL]
+    often, looks_per_s = run([*options, "system.interval_s=0.01"]), 1 / 0.01 - 1 / 0.1
+    seldom = run([*options, "system.interval_s=0.1"])
+    assert often[2] == seldom[2], "both serve alike"
+    each = (often[0] - seldom[0]) / (often[2] * looks_per_s)
+    assert each <= MOST_LINES_A_LOOK[system], f"lines of a look: {each:.0f}"
+
+
+@pytest.mark.skipif(compiled.state() == "compiled", reason="counts lines of Python")
+@pytest.mark.parametrize("system", MOST_LINES_A_REQUEST)
+def test_a_request_costs_little_where_few_wait(system: str) -> None:
+    """At 0.8 of saturation: the batches of decodes are what costs."""
+    lines, _, _ = run(words(system, 150, LOOPS[system][1]))
+    assert lines <= 150 * MOST_LINES_A_REQUEST[system], f"lines: {lines / 150:.0f}"

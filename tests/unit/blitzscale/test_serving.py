@@ -66,6 +66,14 @@ def test_distserve_never_scales() -> None:
     assert held["prefill"] == pytest.approx(held["decode"])
 
 
+def test_who_is_where_is_found_anew_when_an_instance_has_died() -> None:
+    """It is kept between two changes. DistServe has no other one here."""
+    served = serve(["+system=distserve"], CALM, kill=[(3, 1.0)])
+    assert served.statuses() == {"completed"}
+    fleet = served.system.services[0].fleet
+    assert [slot.name for slot in fleet.of(Role.DECODE, State.SERVING)] == ["sim-2"]
+
+
 def test_a_request_larger_than_an_instances_kv_is_refused() -> None:
     served = serve(
         ["+system=distserve", "engine.num_kv_blocks=8"],
