@@ -118,7 +118,7 @@ def _check(requests: Sequence[Request], route: KvRoute) -> None:
         )
     for request in requests:
         here = source.kv.groups.get(request.request_id, ())
-        if not set(groups) <= set(here):
+        if here != groups and not set(groups) <= set(here):
             raise RunError(
                 f"{source.name} holds page groups {here} of request {request.request_id}, not "
                 f"{groups}"
@@ -147,7 +147,10 @@ def _rest(asked: dict[Request, int], whole: Sequence[KvCopy], route: KvRoute) ->
     rest: list[KvCopy] = []
     for request, _, gone in whole:
         here = source.kv.held.get(request.request_id)
-        alive = here is not None and set(groups) <= set(source.kv.groups[request.request_id])
+        alive = here is not None and (
+            source.kv.groups[request.request_id] == groups
+            or set(groups) <= set(source.kv.groups[request.request_id])
+        )
         restarted = alive and request.computed_tokens < len(gone) * source.kv.block_tokens
         if alive and not restarted and here is not None:
             fits = target.kv.held[request.request_id] == here

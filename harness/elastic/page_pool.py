@@ -64,7 +64,7 @@ class PagePool(BlockPool):
         whose reservation it may use. False, and no change: there is no room."""
         request_id = request.request_id
         here = self.groups.get(request_id, ())
-        if set(here) & set(groups):
+        if here and set(here) & set(groups):
             raise RunError(f"request {request_id} has KV of groups {groups} here already")
         held = self.held.get(request_id, num_blocks)
         if here and held != num_blocks:
@@ -77,7 +77,8 @@ class PagePool(BlockPool):
             self.reserve(-from_own, owner)
         self.free_pages -= pages
         self.held[request_id] = num_blocks
-        self._has(request_id, tuple(sorted((*here, *groups))))
+        whole = len(here) + len(groups) == len(self.all_groups)
+        self._has(request_id, self.all_groups if whole else tuple(sorted((*here, *groups))))
         return True
 
     def give_up(self, request: Request, groups: Groups) -> None:
