@@ -58,7 +58,8 @@ GROUPS = {
     ],
     "blitzscale": [
         "systems/blitzscale/handover.py", "systems/blitzscale/instances.py",
-        "systems/blitzscale/serving.py",
+        "systems/blitzscale/policy.py", "systems/blitzscale/scaler.py",
+        "systems/blitzscale/service.py", "systems/blitzscale/serving.py",
     ],
     "aqua": [
         "systems/aqua/artifact_scheduler.py",
