@@ -17,6 +17,7 @@ from plots.panels import Look, bars, curves
 from plots.runs import config, overrides
 from plots.style import PALETTE, log_scale
 from systems.aqua.prompt import Limits, Prompt
+from systems.aqua.service_order import ServiceOrder
 from systems.aqua.turn import Turn
 
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "rct_s": "request completion time"}
@@ -177,9 +178,10 @@ def schedule(system: str) -> pd.DataFrame:
             )
             for name in live
         ]  # fmt: skip
-        if turn.due(prompts):
-            resident = set(turn.choose(prompts, fcfs=system == "fcfs").members)
-        batch = turn.batch({prompt.request_id: prompt for prompt in prompts})
+        order = ServiceOrder(LIMITS, prompts)
+        if turn.due(order):
+            resident = set(turn.choose(order, fcfs=system == "fcfs").members)
+        batch = turn.batch(order.prompts)
         done = prefilled = False
         for name, tokens in batch:
             assert isinstance(name, str), "of the prompts above"

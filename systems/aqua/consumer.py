@@ -6,18 +6,18 @@ this loop puts device operations in order. Paging is between iterations, and not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from harness.clock import Event, Loop
 from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
-from systems.aqua import fair_scheduler
 from systems.aqua.cached_prefixes import CachedPrefixes
 from systems.aqua.config import AquaConfig
 from systems.aqua.informer import Looks
 from systems.aqua.paging import falls_back, paging
 from systems.aqua.prompt import Limits, Prompt, Slice
+from systems.aqua.service_order import ServiceOrder
 from systems.aqua.swap_space import SwapSpace
 from systems.aqua.turn import Turn
 
@@ -44,17 +44,21 @@ class Consumer:
             block_tokens=instance.kv.block_tokens,
             max_prompts=config.max_num_seqs,
         )
+        self._order = ServiceOrder(limits)
         self._turn = Turn(limits, config.variant == "artifact")
         self._fallback = config.own.scheduler.fcfs_when_in_dram
         self._prefixes = CachedPrefixes(swap, enabled=config.consumer.prefill_caching)
         self._looks = Looks(config.informer_config())
         self.wake = Event(loop)
         self._requests: dict[Hashable, Request] = {}  # requests by request_id, in order of arrival
+        self._num_arrived = 0
         self._lost_leases: list[str] = []
+        swap.on_evict = self._see
 
     def submit(self, request: Request) -> None:
         self._requests[request.request_id] = request
         self._prefixes.expect(request)
+        self._see(request)
         self._turn.arrived = True
         self.wake.set()
 
@@ -75,13 +79,12 @@ class Consumer:
                 if not self._requests:
                     await self._loop.wait(self.wake)
                     continue
-                await self._tend()
-                prompts = self._prompts()
-                if self._turn.due(prompts):
+                if self._looks.due(self._loop.now):
+                    await self.swap.tend(self._needed)
+                if self._turn.due(self._order):
                     fcfs = falls_back(self.swap.in_dram(), self._fallback)
-                    await self._page(self._turn.choose(prompts, fcfs=fcfs))
-                    prompts = self._prompts()
-                await self._iterate({prompt.request_id: prompt for prompt in prompts})
+                    await self._page(self._turn.choose(self._order, fcfs=fcfs))
+                await self._iterate()
         except InstanceLost:
             if self.instance.lost is None:
                 raise
@@ -95,21 +98,26 @@ class Consumer:
     async def _page(self, chosen: Slice) -> None:
         """Pages until exactly the members of `chosen` are on the device; if a lender dies
         meanwhile, begins anew."""
+        order = self._order
         while True:
-            moves = paging(self._prompts(), chosen)
+            members = {name: order.prompts[name] for name in chosen.members}
+            moves = paging(list((order.resident | members).values()), chosen)
             if not moves.out and not moves.into:
                 return
-            await self.swap.page_out([self._requests[each] for each in moves.out])
+            out = [self._requests[each] for each in moves.out]
+            await self.swap.page_out(out)
             into = [self._requests[each] for each in moves.into]
             new = [request for request in into if self._prefixes.awaited_by(request)]
             await self.swap.page_in([request for request in into if request not in new])
             for request in new:
                 await self._prefixes.bring(request)
+            for request in out + into:
+                self._see(request)
 
-    async def _iterate(self, prompts: Mapping[Hashable, Prompt]) -> None:
+    async def _iterate(self) -> None:
         """Runs an iteration; or as many as are left of the slice, where nobody is prefilled."""
         turn, batch = self._turn, Batch()
-        for name, tokens in turn.batch(prompts):
+        for name, tokens in turn.batch(self._order.prompts):
             request = self._requests[name]
             if not self.instance.kv.grow(request, request.computed_tokens + tokens):
                 raise RunError(f"request {name} has no room within its slice")
@@ -118,10 +126,11 @@ class Consumer:
             else:
                 batch.chunks.append((request, tokens))
         prefilling = [request for request, _ in batch.chunks]
-        # An arrival cuts the slice short only where it can be let in at once.
-        open_ = not fair_scheduler.contended(list(prompts.values()), turn.limits)
-        stop = self.wake if open_ else None
+        # An arrival cuts a run of decodes short only where it can be let in at once.
+        stop = None if batch.chunks or self._order.contended else self.wake
         iterations = await self.instance.execute(batch, max_steps=turn.iterations_left, stop=stop)
+        for request in batch.requests:
+            self._see(request)
         done = [request for request in batch.requests if request.finished]
         for request in done:
             del self._requests[request.request_id]
@@ -132,21 +141,27 @@ class Consumer:
             await self._prefixes.keep(request)
         self._looks.iterations += iterations
 
-    async def _tend(self) -> None:
-        if not self._looks.due(self._loop.now):
-            return
-        paged = [p for p in self._prompts() if not p.resident and p.computed_tokens]
+    def _needed(self) -> list[Hashable]:
+        """The prompts that are paged out, in order of need."""
+        paged = [p for p in self._order.prompts.values() if not p.resident and p.computed_tokens]
         paged.sort(key=lambda p: (p.generated_tokens, p.arrival))
-        await self.swap.tend([prompt.request_id for prompt in paged])
+        return [prompt.request_id for prompt in paged]
 
-    def _prompts(self) -> list[Prompt]:
-        """The unfinished prompts; one that has timed out may still be among the requests."""
-        held = self.instance.kv.held
-        return [
+    def _see(self, request: Request) -> None:
+        """Tells the order what the request is now. Between two times it stays as it is: it is told
+        of each that has arrived, run, been paged or been evicted."""
+        name, order = request.request_id, self._order
+        known = order.prompts.get(name)
+        if request.finished:  # one that has timed out may still be among the requests
+            if known is not None:
+                order.remove(name)
+            return
+        if known is None:
+            self._num_arrived += 1
+        order.put(
             Prompt(
-                name, arrival, r.known_tokens, r.computed_tokens, r.generated_tokens,
-                r.remaining_tokens, resident=name in held, cached_tokens=r.cached_tokens or 0,
+                name, self._num_arrived if known is None else known.arrival, request.known_tokens,
+                request.computed_tokens, request.generated_tokens, request.remaining_tokens,
+                resident=name in self.instance.kv.held, cached_tokens=request.cached_tokens or 0,
             )
-            for arrival, (name, r) in enumerate(self._requests.items())
-            if not r.finished
-        ]  # fmt: skip
+        )  # fmt: skip

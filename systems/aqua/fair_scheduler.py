@@ -1,11 +1,11 @@
 """AQUA's batch partitioning (section 7): which prompts share the device in the next time slice.
 
-Pure functions over snapshots, the same for every engine. Of the batch's b tokens, d are slots for
-decodes and p = b - d are tokens for prefills. d is as large as memory allows. p goes to the prompts
-with the fewest prefill tokens computed. d goes to the decodes with the fewest tokens generated; the
-rest of d goes to prefills again. Filling stops when memory is exhausted: a prompt without room ends
-the filling of its kind. The other kind is still tried, or a long prompt would keep all decodes off
-the device. Ties go to the earlier arrival (the paper names no rule).
+Pure functions over `ServiceOrder`, the same for every engine. Of the batch's b tokens, d are slots
+for decodes and p = b - d are tokens for prefills. d is as large as memory allows. p goes to the
+prompts with the fewest prefill tokens computed. d goes to the decodes with the fewest tokens
+generated; the rest of d goes to prefills again. Filling stops when memory is exhausted: a prompt
+without room ends the filling of its kind. The other kind is still tried, or a long prompt would
+keep all decodes off the device. Ties go to the earlier arrival (the paper names no rule).
 
 The paper does not say the following. d's upper bound is the number of decodes, fewest generated
 tokens first, that fit on the device by themselves. Memory counts as in `Limits.reserved_blocks`.
@@ -17,100 +17,94 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, filterfalse
+from operator import attrgetter
 
 from systems.aqua.prompt import Limits, Prompt, Slice
+from systems.aqua.service_order import Place, ServiceOrder
 
 
-def choose(prompts: Sequence[Prompt], limits: Limits, *, fcfs: bool = False) -> Slice:
+def choose(order: ServiceOrder, *, fcfs: bool = False) -> Slice:
     """The next slice. fcfs: paged-out KV is in DRAM, so no prompt is preempted for fairness. Each
     prompt fits on the device by itself, to its end."""
-    if fcfs or not contended(prompts, limits):
-        return in_order_of_arrival(prompts, limits)
-    return fair(prompts, limits)
+    if fcfs or not order.contended:
+        return in_order_of_arrival(order)
+    return fair(order)
 
 
-def contended(prompts: Sequence[Prompt], limits: Limits) -> bool:
-    """Whether not all prompts fit on the device."""
-    needed = sum(limits.reserved_blocks(prompt) for prompt in prompts)
-    return needed > limits.num_blocks or len(prompts) > limits.max_prompts
-
-
-def in_order_of_arrival(prompts: Sequence[Prompt], limits: Limits) -> Slice:
+def in_order_of_arrival(order: ServiceOrder) -> Slice:
     """FCFS with admission control: prompts on the device stay; others join while they fit."""
-    chosen = _Filling(limits)
-    for prompt in sorted(prompts, key=lambda p: (not p.resident, p.arrival)):
-        if not chosen.add(prompt):
-            break
-    members = sorted(chosen.members, key=lambda p: p.arrival)
+    members = _admitted(order) if order.contended else list(order.prompts.values())
     return Slice(
-        tuple(p.request_id for p in members if not p.decoding),
-        tuple(p.request_id for p in members if p.decoding),
+        tuple([p.request_id for p in members if not p.decoding]),
+        tuple([p.request_id for p in members if p.decoding]),
         fair=False,
     )
 
 
-def fair(prompts: Sequence[Prompt], limits: Limits) -> Slice:
+def _admitted(order: ServiceOrder) -> list[Prompt]:
+    room, members = _Room(order.limits), list[Prompt]()
+    stay = sorted(order.resident.values(), key=lambda p: p.arrival)
+    others = filterfalse(attrgetter("resident"), order.prompts.values())  # no list of all
+    for prompt in chain(stay, others):
+        if not room.take(order.limits.reserved_blocks(prompt)):
+            break
+        members.append(prompt)
+    return sorted(members, key=lambda p: p.arrival)
+
+
+def fair(order: ServiceOrder) -> Slice:
     """The slice by section 7's algorithm."""
-    prefills = sorted(
-        (p for p in prompts if not p.decoding),
-        key=lambda p: (max(0, p.computed_tokens - p.cached_tokens), p.arrival),
-    )
-    decodes = sorted(
-        (p for p in prompts if p.decoding), key=lambda p: (p.generated_tokens, p.arrival)
-    )
+    limits, prefills, decodes = order.limits, order.prefills, order.decodes
     d = decode_slots(decodes, limits)
-    chosen = _Filling(limits)
-    first, exhausted = _fill(chosen, prefills, limits.batch_tokens - d)
+    room = _Room(limits)
+    first, exhausted = _fill(room, prefills, 0, limits.batch_tokens - d)
     num_decodes = 0
-    while num_decodes < min(d, len(decodes)) and chosen.add(decodes[num_decodes]):
+    while num_decodes < d and room.take(decodes[num_decodes][2]):
         num_decodes += 1
-    more = 0
+    last = first
     if not exhausted:
         # The last prompt of p may need more tokens than p had left; d gives them first.
-        lacking = sum(p.lacking_tokens for p in prefills[:first])
-        left = limits.batch_tokens - num_decodes - lacking
-        more, _ = _fill(chosen, prefills[first:], left)
+        lacking = sum([prompt.lacking_tokens for _, _, _, prompt in prefills[:first]])
+        last, _ = _fill(room, prefills, first, limits.batch_tokens - num_decodes - lacking)
     return Slice(
-        tuple(p.request_id for p in prefills[: first + more]),
-        tuple(p.request_id for p in decodes[:num_decodes]),
+        tuple([prompt.request_id for _, _, _, prompt in prefills[:last]]),
+        tuple([prompt.request_id for _, _, _, prompt in decodes[:num_decodes]]),
         fair=True,
     )
 
 
-def decode_slots(decodes: Sequence[Prompt], limits: Limits) -> int:
+def decode_slots(decodes: Sequence[Place], limits: Limits) -> int:
     """d's upper bound: how many of `decodes`, in this order, fit on the device by themselves."""
-    alone = _Filling(limits)
-    count = 0
-    while count < min(len(decodes), limits.batch_tokens) and alone.add(decodes[count]):
+    room, count = _Room(limits), 0
+    while count < min(len(decodes), limits.batch_tokens) and room.take(decodes[count][2]):
         count += 1
     return count
 
 
-def _fill(chosen: _Filling, prefills: Sequence[Prompt], tokens: int) -> tuple[int, bool]:
-    """Adds `prefills` until `tokens` are spent. Returns (how many, whether memory ran out)."""
-    for count, prompt in enumerate(prefills):
-        if tokens <= 0:
-            return count, False
-        if not chosen.add(prompt):
-            return count, True
+def _fill(room: _Room, prefills: Sequence[Place], at: int, tokens: int) -> tuple[int, bool]:
+    """Takes room for `prefills`, from the one `at` this place on, until `tokens` are spent. Returns
+    (the place of the first one that is left, whether memory ran out)."""
+    while at < len(prefills) and tokens > 0:
+        _, _, blocks, prompt = prefills[at]
+        if not room.take(blocks):
+            return at, True
         tokens -= prompt.lacking_tokens
-    return len(prefills), False
+        at += 1
+    return at, False
 
 
-class _Filling:
-    """Prompts that are added one by one while memory lasts."""
+class _Room:
+    """Memory and seats of a device, taken by one prompt after another."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._free_blocks = limits.num_blocks
-        self.members: list[Prompt] = []
+        self._blocks, self._seats = limits.num_blocks, limits.max_prompts
 
-    def add(self, prompt: Prompt) -> bool:
-        blocks = self._limits.reserved_blocks(prompt)
-        if blocks > self._free_blocks or len(self.members) == self._limits.max_prompts:
+    def take(self, blocks: int) -> bool:
+        if blocks > self._blocks or not self._seats:
             return False
-        self._free_blocks -= blocks
-        self.members.append(prompt)
+        self._blocks -= blocks
+        self._seats -= 1
         return True
 
 
@@ -142,7 +136,7 @@ class Since:
     arrived: bool  # a request arrived
 
 
-def due(since: Since, chosen: Slice, prompts: Sequence[Prompt], limits: Limits) -> bool:
+def due(since: Since, chosen: Slice, order: ServiceOrder) -> bool:
     """Whether to choose anew at this iteration boundary: every k iterations, or when a request
     completes (section 7).
 
@@ -150,9 +144,10 @@ def due(since: Since, chosen: Slice, prompts: Sequence[Prompt], limits: Limits) 
     would be lost until the slice ends. Or a request arrived and all prompts fit, since FCFS admits
     it at once. Under contention an arrival waits for the end of the slice.
     """
+    limits = order.limits
     if since.iterations >= limits.slice_iterations or since.completed or not chosen.members:
         return True
     if since.prefilled:
         members = set(chosen.members)
-        return any(not p.decoding and p.request_id not in members for p in prompts)
-    return since.arrived and not contended(prompts, limits)
+        return any(prompt.request_id not in members for _, _, _, prompt in order.prefills)
+    return since.arrived and not order.contended

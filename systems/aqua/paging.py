@@ -47,8 +47,9 @@ def blocks_out(computed_tokens: int, saved_tokens: int, block_tokens: int) -> ra
 def falls_back(in_dram: Sequence[bool], rule: str) -> bool:
     """Whether to schedule FCFS because tensors lie in DRAM (section 7, last but one paragraph).
 
-    in_dram: of each AQUA TENSOR of paged prompts. The paper does not say whether one tensor
-    suffices: `rule` is any or all, or never (vLLM + CFS over DRAM, the baseline)."""
+    in_dram: of AQUA TENSORS of paged prompts, or of the places that they lie in. The paper does not
+    say whether one tensor suffices: `rule` is any or all, or never (vLLM + CFS over DRAM, the
+    baseline)."""
     if rule == "never" or not in_dram:
         return False
     return any(in_dram) if rule == "any" else all(in_dram)

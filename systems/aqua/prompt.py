@@ -14,8 +14,8 @@ class Prompt:
     """
 
     __slots__ = (
-        "arrival", "cached_tokens", "computed_tokens", "generated_tokens", "known_tokens",
-        "remaining_tokens", "request_id", "resident",
+        "arrival", "cached_tokens", "computed_tokens", "decoding", "generated_tokens",
+        "known_tokens", "lacking_tokens", "remaining_tokens", "request_id", "resident",
     )  # fmt: skip
 
     # Not a dataclass: their constructors stay Python, and each iteration makes one for each prompt.
@@ -41,16 +41,10 @@ class Prompt:
         self.known_tokens, self.computed_tokens = known_tokens, computed_tokens
         self.generated_tokens, self.remaining_tokens = generated_tokens, remaining_tokens
         self.resident, self.cached_tokens = resident, cached_tokens
-
-    @property
-    def decoding(self) -> bool:
-        """Whether it lacks only the KV of its newest token: it takes one token an iteration."""
-        return self.generated_tokens > 0 and self.lacking_tokens == 1
-
-    @property
-    def lacking_tokens(self) -> int:
-        """Known tokens whose KV is not computed."""
-        return self.known_tokens - self.computed_tokens
+        # Known tokens whose KV is not computed.
+        self.lacking_tokens = known_tokens - computed_tokens
+        # Whether it lacks only the KV of its newest token: it takes one token an iteration.
+        self.decoding = generated_tokens > 0 and self.lacking_tokens == 1
 
     @property
     def final_tokens(self) -> int:
@@ -89,7 +83,8 @@ class Limits:
         else:
             whole = prompt.known_tokens + k - 1  # the prefill takes an iteration or more
             tokens = min(whole, prompt.computed_tokens + k * self.batch_tokens)
-        return self.blocks(min(tokens, prompt.final_tokens))
+        final = prompt.final_tokens
+        return -(-(tokens if tokens < final else final) // self.block_tokens)
 
 
 @dataclass(slots=True, frozen=True)

@@ -11,7 +11,7 @@ lease has room for all of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import count
 
 from harness.elastic.cluster import ElasticCluster
@@ -43,11 +43,15 @@ class SwapSpace:
         number = cluster.instances.index(consumer)
         self._numbers = count(-1 - number, -len(cluster.instances))
         self.layers = range(consumer.model.num_layers)
+        self.on_evict: Callable[[Request], None] = lambda request: None  # who is to know
 
     def in_dram(self) -> list[bool]:
-        """Whether each tensor of paged prompts lies in DRAM, oldest first."""
-        paged = [each for each in self.tensors if each.request is not None]
-        return [each.lease is None for each in paged if not self._here(each)]
+        """Of each place in which tensors of paged prompts lie, whether it is DRAM."""
+        return [
+            lease is None
+            for lease, those in self.tensors.places.items()
+            if any(each.request is not None and not self._here(each) for each in those.values())
+        ]
 
     # Paging, at a slice's start
 
@@ -62,7 +66,7 @@ class SwapSpace:
                 await self.drop(request)
                 tensor = await self._new_tensor(request, leaving)
             if tensor is None:
-                self.consumer.evict(request)
+                self._evict(request)
             else:
                 tensors.append(tensor)
         for lease, group in by_lease(tensors).items():
@@ -87,9 +91,9 @@ class SwapSpace:
 
     # The control loop, every n iterations
 
-    async def tend(self, needed: Sequence[Hashable]) -> None:
+    async def tend(self, needed: Callable[[], Sequence[Hashable]]) -> None:
         """Moves tensors out of overdrawn leases, and back into those with room. `needed`: names of
-        tensors, in order of need."""
+        tensors, in order of need; asked only if some may move."""
         if self.leases.coordinator is None:
             return
         own, name = self._migration, self.consumer.name
@@ -97,11 +101,15 @@ class SwapSpace:
             while await self._give_up_one((), leased=True):  # who takes back holds nothing
                 pass
         overdrawn = await self.leases.overdrawn_bytes(name)
-        for tensor in evacuations(self.tensors, overdrawn, needed, whole_leases=own.whole_leases):
-            await self._migrate(tensor, to_lease=False)
-        free = await self.leases.free_bytes(name)
-        for tensor in returns(self.tensors, free, needed, all_or_nothing=own.all_or_nothing):
-            await self._migrate(tensor, to_lease=True)
+        if overdrawn:
+            whole = own.whole_leases
+            for tensor in evacuations(self.tensors, overdrawn, needed(), whole_leases=whole):
+                await self._migrate(tensor, to_lease=False)
+        if None in self.tensors.places:
+            free = await self.leases.free_bytes(name)
+            coming = returns(self.tensors, free, needed(), all_or_nothing=own.all_or_nothing)
+            for tensor in coming:
+                await self._migrate(tensor, to_lease=True)
 
     async def _migrate(self, tensor: Tensor, *, to_lease: bool) -> None:
         if tensor.name not in self.tensors:
@@ -115,7 +123,7 @@ class SwapSpace:
         lease = None if found is None else found.lease
         if not self.tensors.fits(tensor.num_bytes, lease):
             if tensor.request is not None:
-                self.consumer.evict(tensor.request)
+                self._evict(tensor.request)
             await self._free(tensor)
             return
         source, target, purpose = self.store(tensor.lease), self.store(lease), place_name(lease)
@@ -125,7 +133,7 @@ class SwapSpace:
 
     async def moved(self, tensor: Tensor, to: Allocated | None) -> None:
         """Notes that the tensor lies in a lease now, or, with `to` None, in DRAM."""
-        tensor.lease = None if to is None else to.lease
+        self.tensors.move(tensor, None if to is None else to.lease)
         await self.free_allocations(tensor)
         tensor.allocations = [] if to is None else [to.name]
 
@@ -138,7 +146,12 @@ class SwapSpace:
             if tensor.block_owner is not tensor.request:
                 self.cluster.directory.forget(tensor.block_owner)
             if tensor.request is not None and not self._here(tensor):
-                self.consumer.evict(tensor.request)
+                self._evict(tensor.request)
+
+    def _evict(self, request: Request) -> None:
+        """The request is to be computed again."""
+        self.consumer.evict(request)
+        self.on_evict(request)
 
     # Room
 
@@ -169,7 +182,7 @@ class SwapSpace:
                 tensor.allocations.append(found.name)
             elif not self.tensors.fits(self.num_bytes(more), None):
                 return None
-            tensor.num_bytes += self.num_bytes(more)
+            self.tensors.grow(tensor, self.num_bytes(more))
             grown = store.kv.grow(tensor.block_owner, request.computed_tokens)
             assert grown, "it was counted"
         return tensor
@@ -211,6 +224,8 @@ class SwapSpace:
     async def _give_up_one(self, leaving: Collection[int], *, leased: bool) -> bool:
         """Gives up the oldest copy, in a lease or in DRAM, of a request that is on the device and
         stays. False if there is none."""
+        if not self._dirty_only:
+            return False  # no copy stays
         for tensor in self.tensors:
             in_lease = tensor.lease is not None
             if in_lease == leased and self._here(tensor) and tensor.name not in leaving:

@@ -5,12 +5,13 @@ One interface for both variants' schedulers: section 7's and the public code's.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from systems.aqua import artifact_scheduler, fair_scheduler
 from systems.aqua.fair_scheduler import Since
 from systems.aqua.prompt import Limits, Prompt, Slice
+from systems.aqua.service_order import ServiceOrder
 
 NOBODY = Slice((), (), fair=False)
 
@@ -27,19 +28,20 @@ class Turn:
     prefilled: bool = False
     arrived: bool = False
 
-    def due(self, prompts: Sequence[Prompt]) -> bool:
+    def due(self, order: ServiceOrder) -> bool:
         """Whether to choose anew at this iteration boundary."""
         if self.artifact:
+            prompts = list(order.prompts.values())
             return artifact_scheduler.due(self.iterations, self.chosen, prompts, self.limits)
         since = Since(self.iterations, self.completed, self.prefilled, self.arrived)
-        return fair_scheduler.due(since, self.chosen, prompts, self.limits)
+        return fair_scheduler.due(since, self.chosen, order)
 
-    def choose(self, prompts: Sequence[Prompt], *, fcfs: bool) -> Slice:
+    def choose(self, order: ServiceOrder, *, fcfs: bool) -> Slice:
         """Begins a slice. fcfs: paged-out KV is in DRAM (only the paper's variant uses it)."""
         if self.artifact:
-            self.chosen = artifact_scheduler.choose(prompts, self.limits)
+            self.chosen = artifact_scheduler.choose(list(order.prompts.values()), self.limits)
         else:
-            self.chosen = fair_scheduler.choose(prompts, self.limits, fcfs=fcfs)
+            self.chosen = fair_scheduler.choose(order, fcfs=fcfs)
         if self.chosen.fair or not self.artifact:
             self.iterations = 0
         self.completed = self.prefilled = self.arrived = False

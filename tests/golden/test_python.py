@@ -18,6 +18,7 @@ CHOSEN = (
     "tests/unit/device", "tests/unit/pool", "tests/unit/sim_device", "tests/unit/sim_memory",
     "tests/unit/sim_network", "tests/unit/test_sim.py",
     "tests/unit/test_linear.py", "tests/unit/kunserve/test_server.py",  # skipped where compiled
+    "tests/unit/aqua/test_service_order.py",
 )  # fmt: skip
 
 

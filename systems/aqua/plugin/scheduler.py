@@ -22,6 +22,7 @@ from systems.aqua.fair_scheduler import Since, choose, due
 from systems.aqua.paging import falls_back
 from systems.aqua.plugin.connector import AquaConnector
 from systems.aqua.prompt import Limits, Prompt, Slice
+from systems.aqua.service_order import ServiceOrder
 
 VERSION = "0.32.0"
 READY = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
@@ -133,9 +134,10 @@ class AquaScheduler(Scheduler):
             prefilled=any(name in prompts and prompts[name].decoding for name in self._prefilling),
             arrived=any(name not in members for name in prompts),
         )
-        if due(since, self._slice, list(prompts.values()), self._limits):
+        order = ServiceOrder(self._limits, prompts.values())
+        if due(since, self._slice, order):
             fcfs = falls_back(connector.in_dram(), connector.settings.fcfs_when_in_dram)
-            self._slice = choose(list(prompts.values()), self._limits, fcfs=fcfs)
+            self._slice = choose(order, fcfs=fcfs)
             self._iterations = 0
             connector.count("slices")
         self._iterations += 1

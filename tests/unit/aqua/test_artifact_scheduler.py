@@ -8,6 +8,7 @@ from hypothesis import given
 
 from systems.aqua.artifact_scheduler import choose, due, iteration
 from systems.aqua.prompt import Limits, Prompt, Slice
+from systems.aqua.service_order import ServiceOrder
 from systems.aqua.turn import Turn
 from tests.examples import examples
 from tests.unit.aqua.test_fair_scheduler import asked_lists, decode, prefill, run_limits
@@ -66,12 +67,12 @@ def test_anew_every_k_iterations_or_for_who_waits() -> None:
 def test_admissions_do_not_put_off_the_next_fair_slice() -> None:
     """Somebody is admitted every four iterations; of k = 5 that would be never."""
     turn, crowd = Turn(LIMITS, artifact=True), [decode(i, 4, 1) for i in range(3)]
-    turn.choose(crowd, fcfs=False)
+    turn.choose(ServiceOrder(LIMITS, crowd), fcfs=False)
     turn.ran(4, completed=False, prefilled=False)
-    turn.choose([*crowd, prefill(9, 4)], fcfs=False)
+    turn.choose(ServiceOrder(LIMITS, [*crowd, prefill(9, 4)]), fcfs=False)
     assert turn.iterations == 4
     turn.ran(1, completed=False, prefilled=True)
-    assert turn.due(crowd)
+    assert turn.due(ServiceOrder(LIMITS, crowd))
 
 
 @examples(200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from harness.device.block_pool import BlockPool
 from harness.request import Request
-from systems.aqua.fair_scheduler import Since, choose, contended, decode_slots, due, fair, iteration
+from systems.aqua import fair_scheduler
+from systems.aqua.fair_scheduler import Since, decode_slots, iteration
 from systems.aqua.prompt import Limits, Prompt, Slice
+from systems.aqua.service_order import ServiceOrder
 from systems.serving import iteration as vllm
 from tests.examples import examples
 from tests.unit.aqua.turns import Asked, Turns, changed
@@ -28,6 +31,18 @@ def prefill(name: int, prompt: int, computed: int = 0, output: int = 4) -> Promp
 
 def decode(name: int, context: int, generated: int, output: int = 4) -> Prompt:
     return Prompt(name, name, context + 1, context, generated, output)
+
+
+def choose(prompts: Sequence[Prompt], limits: Limits, *, fcfs: bool = False) -> Slice:
+    return fair_scheduler.choose(ServiceOrder(limits, prompts), fcfs=fcfs)
+
+
+def fair(prompts: Sequence[Prompt], limits: Limits) -> Slice:
+    return fair_scheduler.fair(ServiceOrder(limits, prompts))
+
+
+def due(since: Since, chosen: Slice, prompts: Sequence[Prompt], limits: Limits) -> bool:
+    return fair_scheduler.due(since, chosen, ServiceOrder(limits, prompts))
 
 
 def test_prefills_with_the_fewest_tokens_computed_come_first() -> None:
@@ -50,8 +65,9 @@ def test_decodes_with_the_fewest_tokens_generated_come_next() -> None:
 
 def test_d_is_as_large_as_memory_allows() -> None:
     crowd = [decode(i, 9, 1) for i in range(6)]
-    assert decode_slots(crowd, LIMITS) == 4
-    assert decode_slots(crowd, replace(LIMITS, batch_tokens=3)) == 3
+    assert decode_slots(ServiceOrder(LIMITS, crowd).decodes, LIMITS) == 4
+    few = replace(LIMITS, batch_tokens=3)
+    assert decode_slots(ServiceOrder(few, crowd).decodes, few) == 3
 
 
 def test_slots_that_decodes_leave_go_to_prefills() -> None:
@@ -221,7 +237,7 @@ def test_without_contention_the_batches_are_vllms(asked: list[Asked]) -> None:
         batch_tokens=16, slice_iterations=5, num_blocks=400, block_tokens=4, max_prompts=32
     )
     turns = Turns(asked, limits).run()
-    assert not contended(list(turns.live.values()), limits)
+    assert not ServiceOrder(limits, turns.live.values()).contended
     assert turns.batches == _vllm(asked, limits)
     assert turns.pages == 0
 

@@ -62,7 +62,7 @@ def test_what_is_needed_last_leaves_first_and_comes_back_last() -> None:
     leaving = evacuations(tensors, {"l": 11}, needed=["b", "a"])
     assert names(leaving) == ["c", "a"]
     for each in leaving:
-        each.lease = None
+        tensors.move(each, None)
     assert names(returns(tensors, {"l": 10}, needed=["b", "a"])) == ["a"]
 
 
@@ -72,10 +72,10 @@ def test_the_artifact_moves_all_or_nothing() -> None:
         tensors.add(tensor(name, 10, "l"))
     leaving = evacuations(tensors, {"l": 1}, [], whole_leases=True)
     assert len(leaving) == 3
-    leaving[0].lease = None
+    tensors.move(leaving[0], None)
     assert not returns(tensors, {"l": 90}, [], all_or_nothing=True)  # it holds something
     for each in leaving:
-        each.lease = None
+        tensors.move(each, None)
     assert not returns(tensors, {"l": 29}, [], all_or_nothing=True)
     assert len(returns(tensors, {"l": 30}, [], all_or_nothing=True)) == 3
 
@@ -135,11 +135,15 @@ def test_bytes_are_conserved_over_migrations(
                 assert total - leaving[-1].num_bytes < size
         for each in out:
             assert tensors.fits(each.num_bytes, None)
-            each.lease = None
+            tensors.move(each, None)
         for each in returns(tensors, lent.free(tensors), needed, all_or_nothing=artifact):
             assert each.lease is None
-            each.lease = lent.room(tensors, each.num_bytes)
+            tensors.move(each, lent.room(tensors, each.num_bytes))
             assert each.lease is not None
         assert not any(lent.overdrawn(tensors).values())
         assert sum(map(tensors.bytes_in, (None, "l0", "l1"))) == sum(sizes.values())
+        for place in (None, "l0", "l1"):
+            there = [each for each in tensors if each.lease == place]
+            assert tensors.in_place(place) == there
+            assert tensors.bytes_in(place) == sum(each.num_bytes for each in there)
         assert {each.name: each.num_bytes for each in tensors} == sizes

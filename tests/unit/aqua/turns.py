@@ -13,6 +13,7 @@ from systems.aqua import artifact_scheduler, fair_scheduler
 from systems.aqua.fair_scheduler import Since
 from systems.aqua.paging import paging
 from systems.aqua.prompt import Limits, Prompt, Slice
+from systems.aqua.service_order import ServiceOrder
 
 Batch = dict[int, int]
 
@@ -68,7 +69,7 @@ class Turns:
         if self.artifact:
             due = artifact_scheduler.due(since.iterations, self.chosen, prompts, limits)
         else:
-            due = fair_scheduler.due(since, self.chosen, prompts, limits)
+            due = fair_scheduler.due(since, self.chosen, ServiceOrder(limits, prompts))
         if due:
             self._choose(prompts)
             restart = self.chosen.fair or not self.artifact
@@ -83,7 +84,8 @@ class Turns:
         if self.artifact:
             self.chosen = artifact_scheduler.choose(prompts, self.limits)
         else:
-            self.chosen = fair_scheduler.choose(prompts, self.limits, fcfs=self.fcfs)
+            order = ServiceOrder(self.limits, prompts)
+            self.chosen = fair_scheduler.choose(order, fcfs=self.fcfs)
         members = self.chosen.members
         assert len(set(members)) == len(members), "doubled"
         assert set(members) <= set(self.live), "made up"
