@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from math import inf
 from typing import NamedTuple
 
@@ -65,7 +66,7 @@ class Server(Replica):
 
     @property
     def busy(self) -> bool:
-        return self.loading or self.num_requests > 0
+        return self.loading or bool(self.running or self.waiting)
 
     def give_up(self) -> list[Request]:
         """All requests, which leave: the device is lost, with their KV."""
@@ -149,6 +150,7 @@ class PaperScheduler:
         ]
         for server in self._servers:
             server.device.on_lost = partial(self._lost, server)
+        self._instances: dict[str | None, list[Server]] = {}  # by model, ready or loading
         self._queued: dict[str, deque[Request]] = {name: deque() for name in cluster.models}
         self._started_s = dict.fromkeys(cluster.models, -inf)
 
@@ -163,6 +165,7 @@ class PaperScheduler:
     def _lost(self, server: Server, leaving: set[int]) -> None:
         """The device has died: others compute its requests again."""
         self._servers.remove(server)
+        self._group()
         self._changed.set()
         for request in server.give_up():
             self.submit(request)
@@ -178,22 +181,30 @@ class PaperScheduler:
     def _dispatch(self) -> None:
         """Queued requests go to the instance of their model with the fewest requests, while an
         instance has room. A new instance takes what has queued for it."""
-        ready_of: dict[str | None, list[Server]] = {}
-        for server in self._servers:
-            if not server.loading:
-                ready_of.setdefault(server.model, []).append(server)
-        for model, queue in self._queued.items():
-            while queue and not self._servers:
-                self._drop(queue.pop(), ALL_LOST)
-            ready = ready_of.get(model, [])
+        for model in () if self._servers else self._waiting():
+            while self._queued[model]:
+                self._drop(self._queued[model].pop(), ALL_LOST)
+        for model in filter(self._instances.__contains__, self._waiting()):
+            queue = self._queued[model]
+            ready = [server for server in self._instances[model] if not server.loading]
             while queue and ready:
                 open_to_it = ready if self._may_join(queue[0]) else [s for s in ready if s.fresh]
                 least = min(open_to_it, key=lambda s: s.num_requests, default=None)
                 if least is None or least.num_requests >= self._config.concurrency:
                     break
                 least.submit(queue.popleft())
-            for server in ready:
-                server.fresh = False
+        for server in self._servers:
+            server.fresh = False
+
+    def _waiting(self) -> list[str]:
+        """The models that requests are queued for."""
+        return list(compress(self._queued, self._queued.values()))
+
+    def _group(self) -> None:
+        """Groups the instances by model, after one of them was started or lost."""
+        self._instances = {}
+        for server in self._servers:
+            self._instances.setdefault(server.model, []).append(server)
 
     def _may_join(self, request: Request) -> bool:
         """Whether the first request of a queue may join an instance that has served before."""
@@ -205,21 +216,23 @@ class PaperScheduler:
     def _scale(self) -> float:
         """Starts the instances that can start now. Returns when to look again if nothing changes
         before; inf: never."""
-        if all(server.busy for server in self._servers):
+        waiting = self._waiting()
+        idle = [server for server in self._servers if not server.busy] if waiting else []
+        if not idle:
             return inf
         again_s = inf
-        waiting = [model for model, queue in self._queued.items() if queue]
         for model in sorted(waiting, key=lambda name: self._urgency(self._queued[name][0])):
-            again_s = min(again_s, self._scale_model(model))
+            again_s = min(again_s, self._scale_model(model, idle))
         return again_s
 
-    def _scale_model(self, model: str) -> float:
-        """Starts one instance of `model` if it needs one more and a device is free.
+    def _scale_model(self, model: str, idle: list[Server]) -> float:
+        """Starts one instance of `model` if it needs one more and a device is free, which leaves
+        `idle`.
 
         Returns when to look again: when the interval or a keep-alive is over; inf if only an
         arrival or the end of a request can change something.
         """
-        now_s, own = self._loop.now, [s for s in self._servers if s.model == model]
+        now_s, own = self._loop.now, self._instances.get(model, [])
         num_requests = len(self._queued[model]) + sum(server.num_requests for server in own)
         wanted = desired_instances(
             num_requests, self._config.concurrency, self._config.max_instances
@@ -227,7 +240,6 @@ class PaperScheduler:
         next_s = self._started_s[model] + self._config.interval_s
         if len(own) >= wanted or next_s > now_s:
             return next_s if len(own) < wanted else inf
-        idle = [server for server in self._servers if not server.busy]
         slots = [
             Slot(
                 server.idle_since_s + self._config.keep_alive_s,
@@ -239,6 +251,7 @@ class PaperScheduler:
         chosen = cheapest(slots, now_s)
         if chosen is None or slots[chosen].free_s > now_s:
             return inf if chosen is None else slots[chosen].free_s
-        idle[chosen].start(model)
+        idle.pop(chosen).start(model)
+        self._group()
         self._started_s[model] = now_s
         return now_s + self._config.interval_s
