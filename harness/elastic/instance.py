@@ -58,12 +58,14 @@ class ElasticInstance:
         self.runner: Runner  # set by the engine
         self._shared, self._loop, self._directory = shared, shared.loop, shared.directory
         self._here = {layer: Event(self._loop) for layer in range(self.model.num_layers)}
+        self._away = set(self._here)  # layers that are not here
         self._loading = set[int]()
         self.gone = Event(self._loop)  # set once it is lost
         self._running: dict[RunningBatch, None] = {}
         self._occupied_s = self._since_s = 0.0  # by batches until there was none, and since when
         for layer in self._here if resident is None else resident:
             self._here[layer].set()
+            self._away.discard(layer)
 
     @property
     def resident(self) -> frozenset[int]:
@@ -82,8 +84,7 @@ class ElasticInstance:
 
     def check_layers(self, layers: range) -> None:
         """RunError where some of `layers` are not here, and are loaded by nobody."""
-        here, loading = self._here, self._loading
-        missing = [layer for layer in layers if not (here[layer].is_set or layer in loading)]
+        missing = [k for k in sorted(self._away) if k in layers and k not in self._loading]
         if missing:
             raise RunError(f"{self.name}: a batch needs layers that are not here: {missing}")
 
@@ -224,6 +225,7 @@ class ElasticInstance:
             num_bytes = spans[layer].num_bytes
             self._shared.transferred(memory, self.name, "weights", start_s, num_bytes)
             self._here[layer].set()
+            self._away.discard(layer)
             self._loading.discard(layer)
             if on_layer is not None:
                 on_layer(layer)
@@ -242,6 +244,7 @@ class ElasticInstance:
             raise RunError(f"{self.name}: layers are dropped in mid-batch")
         for layer in gone:
             self._here[layer].clear()
+            self._away.add(layer)
         await self._shared.fabric.forget(self.memory, gone, used=True)
         self._region.give(gone)
         pages = self.kv.num_pages
@@ -293,6 +296,7 @@ class ElasticInstance:
         self.lost = error
         for here in self._here.values():
             here.clear()
+        self._away.update(self._here)
         self.gone.set()
         self.interrupt_all()
 
@@ -302,7 +306,7 @@ class ElasticInstance:
         groups, whole = self.kv.groups, self.kv.all_groups
         for request in requests:
             here = groups.get(request.request_id)
-            if here is not None and here != whole:
+            if here is not None and here is not whole and here != whole:
                 raise RunError(
                     f"{self.name}: request {request.request_id} has KV of page groups {here} here "
                     "and of others elsewhere: run it as a pipeline"

@@ -48,6 +48,8 @@ class PagePool(BlockPool):
     def grow(self, request: Request, tokens: int, groups: Groups | None = None) -> bool:
         """Grows as `BlockPool.grow` does, in the page groups that the request has here; one that
         has none begins with `groups`, or all."""
+        if tokens <= self.held.get(request.request_id, 0) * self.block_tokens:
+            return True
         if self.can_grow(request, tokens, groups) < 0:
             return False
         request_id = request.request_id

@@ -92,12 +92,12 @@ class Pipeline(BaseInstance):
     ) -> int:
         for instance, _ in self.stages:
             instance.check_alive()
-        running = await self._directory.begin(batch.requests)
+        requests = batch.requests
+        running = await self._directory.begin(requests)
         needed: list[ElasticInstance] = []
         grown: Grown = []
         try:
-            wheres, homes = self._directory.wheres, self._homes
-            strays = [r for r in batch.requests if wheres.get(r.request_id) is not homes]
+            strays = self._strays(requests)
             needed = self._needed(strays)
             for instance in needed:
                 instance.check_alive()  # one may have died while the batch's KV was moved
@@ -122,7 +122,7 @@ class Pipeline(BaseInstance):
                 instance.leave(running)
             self._directory.end(running)
             held = [(r, before) for r, before in grown if self._directory.where(r)]
-            self._end(batch.requests, held)
+            self._end(requests, held)
 
     def settle(self) -> float:
         """Counters are those of the last iteration that has come out of the last stage."""
@@ -132,9 +132,18 @@ class Pipeline(BaseInstance):
         self._directory.check_evictable(request)
         super().evict(request)
 
+    def _strays(self, requests: Sequence[Request]) -> list[Request]:
+        """Those of which KV is outside of its home. Who has come home since the last time has the
+        very tuple from now on, as those have who never were elsewhere."""
+        wheres, homes = self._directory.wheres, self._homes
+        strays = [r for r in requests if wheres.get(r.request_id) is not homes]
+        for request in strays:
+            if set(self._directory.where(request)) == set(homes):
+                wheres[request.request_id] = homes
+        return [r for r in strays if wheres.get(r.request_id) is not homes]
+
     def _needed(self, strays: Sequence[Request]) -> list[ElasticInstance]:
-        """Every instance that a batch needs: stages, and holders of the KV of its `strays`, the
-        requests with KV outside of its home."""
+        """Every instance that a batch needs: stages, and holders of the KV of its `strays`."""
         found = {instance: None for instance, _ in self.stages}
         for request in strays:
             for holder, _ in self._directory.where(request):
@@ -150,8 +159,7 @@ class Pipeline(BaseInstance):
             elsewhere: Remote = {}
             for request in strays:
                 for holder, groups in self._directory.where(request):
-                    here = tuple(g for g in groups if g in mine)
-                    if holder is not instance and here:
+                    if holder is not instance and (here := tuple([g for g in groups if g in mine])):
                         assert isinstance(holder, ElasticInstance)
                         elsewhere.setdefault(holder, {})[request.request_id] = here
             remote.append(elsewhere)

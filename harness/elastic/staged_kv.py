@@ -87,6 +87,8 @@ class StagedKv(BlockPool):
 
     def growth_steps(self, decodes: Sequence[Request], limit: int) -> int:
         """The steps that `BlockPool.growth_steps` gives for the holder that has the least room."""
+        if limit <= 1:
+            return limit
         holders, homes, wheres = dict(self.homes), self.homes, self._directory.wheres
         for request in decodes:
             where = wheres.get(request.request_id, ())

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from harness.clock import Event, Loop
 from harness.elastic.cluster import ElasticCluster
@@ -124,7 +125,8 @@ class GroupKv:
         return await transfers.run()
 
 
-def in_pieces(layers: Iterable[int]) -> list[range]:
+@lru_cache(4096)  # it is asked for each request of a pipeline, and few answers differ
+def in_pieces(layers: tuple[int, ...]) -> list[range]:
     """The sorted `layers` as ranges."""
     pieces: list[range] = []
     for layer in layers:

@@ -205,7 +205,7 @@ class GroupManager:
             tuple(
                 Stage(name, part)
                 for name in members(group)
-                for part in in_pieces(sorted(self.by_name[name].resident))
+                for part in in_pieces(tuple(sorted(self.by_name[name].resident)))
             )
             for group in [*groups, *(server.group for server in self.servers)]
         ]

@@ -8,6 +8,7 @@ once, since a run of decodes holds the blocks of all its steps.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -34,10 +35,10 @@ class MicroBatch(Replica):
         self.waiting = server.waiting
         self._server = server
 
-    async def form(self) -> Batch:
+    def schedule(self, queue: deque[Request]) -> Batch:
         """Lets requests go that may leave, and pauses those whose last block is being sent to
         another server. Seats are limited, so that waiting requests spread evenly."""
-        server, waiting = self._server, self.waiting
+        server, waiting = self._server, self._server.waiting
         if server.leaving is not None:
             self.running = [r for r in self.running if not server.leaving(r)]
             kept = [request for request in waiting if not server.leaving(request)]
@@ -51,7 +52,7 @@ class MicroBatch(Replica):
         seats = max(1, min(server.limits.max_num_seqs, max(share, len(self.running))))
         self.limits.max_num_seqs = seats
         self.limits.max_num_batched_tokens = server.iteration_tokens()
-        batch = self.schedule(waiting)
+        batch = super().schedule(queue)
         server.sort_preempted()
         self.max_steps = server.max_steps(batch.decodes)
         idle = not batch.chunks and not batch.decodes

@@ -57,14 +57,14 @@ class Trigger:
             capacity_bytes=seen.capacity_bytes, queued=len(server.waiting),
         )  # fmt: skip
         pipelined = len(server.group) > 1
-        arriving = any(
+        arriving = bool(manager.leaving) and any(
             other in manager.jobs and other in manager.leaving
             for other in manager.overlapping(names([server.group]))
         )
         if arriving or (pipelined and server in manager.jobs):
             monitor.reset()
-        mine = manager.members(server.group).values()
-        return monitor.observe(seen, whole_bytes(mine) if pipelined else None)
+        restored = whole_bytes(manager.members(server.group).values()) if pipelined else None
+        return monitor.observe(seen, restored)
 
     def _sample(self, server: Server) -> Sample:
         """Demand and capacity of a group now. Requests of pipelines that are being left count where
@@ -73,11 +73,12 @@ class Trigger:
         queued = queued_blocks(load, queue) * self._block_bytes
         demand = load.used_blocks * self._block_bytes + queued
         guests = [r.request_id for other in self._manager.leaving for r in other.running]
-        mine = list(self._manager.members(server.group).values())
-        for member in [each for each in mine if each.lost is None] or mine:
-            held, parts = member.kv.held, member.kv.groups
-            pages = sum(held.get(guest, 0) * len(parts.get(guest, ())) for guest in guests)
-            demand += pages * self._page_bytes
+        if guests:
+            mine = list(self._manager.members(server.group).values())
+            for member in [each for each in mine if each.lost is None] or mine:
+                held, parts = member.kv.held, member.kv.groups
+                pages = sum(held.get(guest, 0) * len(parts.get(guest, ())) for guest in guests)
+                demand += pages * self._page_bytes
         capacity = load.total_blocks * self._block_bytes
         planned = queued if queue == "plan" else 0
         return Sample(self._manager.loop.now, demand, capacity, planned)

@@ -143,7 +143,7 @@ def test_a_micro_batch_takes_its_share_of_the_waiting_requests() -> None:
             server = story.system._manager.servers[0]
             server.batches.append(MicroBatch(server, 1))
             server.waiting.extend(story.bed.request(20, 4) for _ in range(8))
-            batch = await server.batches[0].form()
+            batch = server.batches[0].schedule(server.waiting)
             assert len(batch.chunks) == len(server.waiting) == 4
 
         story.bed.run(main())
