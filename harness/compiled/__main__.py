@@ -62,11 +62,14 @@ GROUPS = {
         "systems/blitzscale/service.py", "systems/blitzscale/serving.py",
     ],
     "aqua": [
-        "systems/aqua/artifact_scheduler.py",
+        "systems/aqua/artifact_scheduler.py", "systems/aqua/consumer.py",
         "systems/aqua/fair_scheduler.py", "systems/aqua/paging.py", "systems/aqua/prompt.py",
-        "systems/aqua/turn.py",
+        "systems/aqua/service_order.py", "systems/aqua/turn.py",
     ],
-    "kunserve": ["systems/kunserve/moves.py", "systems/kunserve/server.py"],
+    "kunserve": [
+        "systems/kunserve/dispatcher.py", "systems/kunserve/monitor.py",
+        "systems/kunserve/moves.py", "systems/kunserve/server.py", "systems/kunserve/trigger.py",
+    ],
 }  # fmt: skip
 
 
