@@ -101,10 +101,9 @@ class SwapSpace:
             while await self._give_up_one((), leased=True):  # who takes back holds nothing
                 pass
         overdrawn = await self.leases.overdrawn_bytes(name)
-        if overdrawn:
-            whole = own.whole_leases
-            for tensor in evacuations(self.tensors, overdrawn, needed(), whole_leases=whole):
-                await self._migrate(tensor, to_lease=False)
+        rank, whole = needed() if overdrawn else (), own.whole_leases
+        for tensor in evacuations(self.tensors, overdrawn, rank, whole_leases=whole):
+            await self._migrate(tensor, to_lease=False)
         if None in self.tensors.places:
             free = await self.leases.free_bytes(name)
             coming = returns(self.tensors, free, needed(), all_or_nothing=own.all_or_nothing)
