@@ -80,7 +80,8 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22))
     log_scale(means, "y")
     tokens.set_ylim(bottom=0)
-    made.legend(*ttft.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    names = ttft.get_legend_handles_labels()
+    made.legend(*names, loc="outside upper center", ncols=2, fontsize=7)
     # Of arms that are paired, a pair tells what differs: seeds have a schedule each.
     of_pairs = [run for _, of_arm in paired for run in of_arm[0]]
     differ = differences(of_pairs if paired and len(paired) == len(others) else runs)
@@ -112,14 +113,20 @@ def _less(
 
 def labels(runs: Sequence[FinishedRun]) -> list[str]:
     """System, engine, hardware and seed of each, workload and model where they are not all the
-    same; numbered where two labels are."""
-    plain = [
-        f"{_choices(run, runs)} "
-        f"({'simulated' if run.manifest['simulated'] else run.manifest['engine_name']}, "
-        f"{run.manifest['hardware']['name']}, {seeds(run.manifest)})"
-        for run in runs
-    ]
-    return [name if plain.count(name) == 1 else f"{i}: {name}" for i, name in enumerate(plain, 1)]
+    same; where two labels are, the overrides that set its arm apart, then a number."""
+    found = [_label(_choices(run, runs), run) for run in runs]
+    if len(set(found)) < len(found):
+        told = {id(run): arm.label for arm in arms(runs) for run in arm.runs}
+        found = [
+            name if found.count(name) == 1 or own.startswith("system=") else _label(own, run)
+            for run, own, name in zip(runs, (told[id(run)] for run in runs), found, strict=True)
+        ]
+    return [name if found.count(name) == 1 else f"{i}: {name}" for i, name in enumerate(found, 1)]
+
+
+def _label(name: str, run: FinishedRun) -> str:
+    engine = "simulated" if run.manifest["simulated"] else run.manifest["engine_name"]
+    return f"{name} ({engine}, {run.manifest['hardware']['name']}, {seeds(run.manifest)})"
 
 
 def _choices(run: FinishedRun, runs: Sequence[FinishedRun]) -> str:

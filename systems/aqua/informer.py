@@ -112,7 +112,7 @@ class Looks:
         """Whether it must look now. idle: nothing can run, so that no iteration will be counted."""
         every_s = self.config.every_s
         if every_s is not None:
-            found = now_s - self.at_s >= every_s
+            found = now_s >= self.at_s + every_s  # rounded as by those who sleep until then
         else:
             found = idle or self.iterations >= self.config.every_iterations
         if found:

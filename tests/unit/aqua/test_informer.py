@@ -95,6 +95,13 @@ def test_the_control_loop_looks_every_n_iterations_or_every_four_seconds() -> No
     assert artifact.due(8)
 
 
+@given(st.floats(0, 1e5), st.sampled_from([0.05, 0.0625, 4.0]))
+def test_who_sleeps_until_the_next_look_looks_then(at_s: float, every_s: float) -> None:
+    """Else an idle engine would wake up for ever at the same time."""
+    looks = Looks(replace(ARTIFACT, every_s=every_s), at_s=at_s)
+    assert looks.due(at_s + every_s)
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
