@@ -29,6 +29,7 @@ MOST_LINES = {  # (requests at 0.8 of saturation, lines for each: a tenth more t
     "blitzscale": (150, 5300),
 }  # fmt: skip
 TWO_MODELS = {"serverlessllm": 1920, "aegaeon": 1200}  # requests: else each has a short queue
+SEATS = {"aqua": (480, 1920), "vllm_cfs": (480, 1920)}  # of 120 requests most have one
 SMALL = ("workload.lengths.max_prompt_tokens=200", "workload.lengths.max_output_tokens=24")
 FEW_BLOCKS = {  # so that most requests wait
     "vllm": 60, "llumnix": 60, "kunserve": 60, "distserve": 60, "blitzscale": 60,
@@ -74,7 +75,8 @@ def queued(system: str, num_requests: int) -> tuple[float, float]:
 @pytest.mark.parametrize("system", [*LOOPS, "vllm_cfs"])
 def test_a_request_costs_as_much_with_a_long_queue(system: str) -> None:
     most = LESS_GROWTH.get(system, MOST_GROWTH)
-    few, many = queued(system, FEW), queued(system, TWO_MODELS.get(system, MANY))
+    short, long = SEATS.get(system, (FEW, TWO_MODELS.get(system, MANY)))
+    few, many = queued(system, short), queued(system, long)
     assert many[0] <= most * few[0], f"lines for each request: {few[0]:.0f} and {many[0]:.0f}"
     assert many[1] <= most * few[1], f"events for each request: {few[1]:.1f} and {many[1]:.1f}"
 
