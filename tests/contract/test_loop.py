@@ -100,16 +100,16 @@ def test_an_event_before_the_deadline_leaves_no_phantom_wake_up(loop: Loop) -> N
     event, wakes = Event(loop), []
 
     async def waiter() -> None:
-        wakes.append(await loop.wait(event, until=loop.now + 0.01))
+        wakes.append(await loop.wait(event, until=loop.now + 0.3))
         event.clear()
-        wakes.append(await loop.wait(event, until=loop.now + 0.03))
+        wakes.append(await loop.wait(event, until=loop.now + 0.4))
 
     async def main() -> None:
         task = loop.spawn(waiter(), name="waiter")
         await loop.sleep(0.001)
         event.set()
         await loop.wait(task.finished)
-        assert loop.now >= 0.031
+        assert loop.now >= 0.401
 
     loop.run(main())
     assert wakes == [True, False]

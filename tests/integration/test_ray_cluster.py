@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from tests.exactness import answers
 from tests.integration import test_examples as examples
 from tests.integration import test_systems_on_nodes as systems
 from tests.integration.test_torch_engine import request, started
-from tests.running import ROOT
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -233,10 +232,19 @@ def test_parameters_are_dropped_and_kv_goes_to_another_node(cluster: Any) -> Non
         systems.test_kunserve_drops_exchanges_and_restores_over_nodes()
 
 
-def test_kv_moves_as_the_contract_says(cluster: Any) -> None:
+@pytest.mark.parametrize(
+    "test",
+    [
+        contract.test_kv_moves_in_mid_decode,
+        contract.test_a_target_without_room_refuses_and_nothing_changes,
+        contract.test_reserved_pages_are_kept_for_their_owner,
+        contract.test_a_request_that_ends_while_its_kv_moves_is_left_out,
+    ],
+)
+def test_kv_moves_as_the_contract_says(cluster: Any, test: Callable[[Any, str], None]) -> None:
     bed: Any = private  # the shared one has more instances than there are nodes
     with on_nodes(ray_launcher, NUM_NODES):
-        contract.test_kv_moves_in_mid_decode(bed, "torch")
+        test(bed, "torch")
 
 
 def test_memory_is_lent_on_a_node_of_two_devices(cluster: Any) -> None:
@@ -244,10 +252,9 @@ def test_memory_is_lent_on_a_node_of_two_devices(cluster: Any) -> None:
         systems.test_aqua_pages_to_the_neighbour_on_a_node_of_two_devices()
 
 
-@pytest.mark.parametrize("name", ["drop_layers", "prefill_decode", "scale_up"])
-def test_an_example(cluster: Any, name: str) -> None:
+@pytest.mark.parametrize("path", examples.EXAMPLES, ids=lambda path: path.stem)
+def test_an_example(cluster: Any, path: Path) -> None:
     with on_nodes(ray_launcher, NUM_NODES):
-        path = ROOT / "docs" / "examples" / f"{name}.py"
         examples.test_an_example_serves_every_request_with_the_right_tokens(path, "torch")
 
 
