@@ -98,4 +98,4 @@ def _over_the_queue(axes: Axes, rows: pd.DataFrame) -> None:
     log_scale(axes, "x")
     log_scale(axes, "y")
     if len(rows):
-        axes.legend(fontsize=6)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize=7)
