@@ -126,7 +126,7 @@ class GroupKv:
 
 
 @lru_cache(4096)  # it is asked for each request of a pipeline, and few answers differ
-def in_pieces(layers: tuple[int, ...]) -> list[range]:
+def in_pieces(layers: tuple[int, ...]) -> tuple[range, ...]:
     """The sorted `layers` as ranges."""
     pieces: list[range] = []
     for layer in layers:
@@ -134,4 +134,4 @@ def in_pieces(layers: tuple[int, ...]) -> list[range]:
             pieces[-1] = range(pieces[-1].start, layer + 1)
         else:
             pieces.append(range(layer, layer + 1))
-    return pieces
+    return tuple(pieces)
