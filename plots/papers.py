@@ -39,7 +39,8 @@ MAX_NAMED = 40  # runs of a claim; of more, a link to the figure's
 HOLDS = {  # why a claim is judged so, where neither code nor ledger says more
     "reproduced": "the whole interval lies within the tolerance",
     "trend only": "outside of the tolerance, with at least half of the published effect",
-    "weak": "less than half of the published effect",
+    "weak": "less than half of the published effect, or more than twice it",
+    "by construction": "no run could have shown otherwise",
 }
 OF_OTHER = ("engine", "hardware", "runs", "simulator error")  # facts of the other engine profile
 NOT_DRAWN = {  # why a figure has no picture of it, where no file tells

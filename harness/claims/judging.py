@@ -1,4 +1,4 @@
-"""Whether our value bears a claim out: rule 2, the same for every claim.
+"""Whether our value bears a claim out: rule 3, the same for every claim.
 
 Our value is the mean over seeds, with the 95 % interval of Student's t. Where two systems are
 compared, their ratio is taken seed by seed, on the same schedule. A simulated value needs five
@@ -9,14 +9,20 @@ reproduced      the whole interval lies within the claim's tolerance: around the
                 ends: one value of ours must lie between them, or each end has a value of its own
                 and both must be reproduced. The tolerance of a share is relative to its small
                 side, min(share, 1 - share), and, but for a bound, at least half of the last
-                printed digit. Where two systems are compared, a value that is to be near the
-                published one must also be on its side of "no effect"
+                printed digit. The tolerance of a ratio of two systems is relative to the ratio or
+                to its effect, |ratio - 1|, whichever is less: 15 % of 1.2 x is 0.03. Where two
+                systems are compared, a value that is to be near the published one must also be on
+                its side of "no effect"
 trend only      the whole interval is on the claim's side of "no effect" (a ratio of 1, a saving of
-                0), and the effect is at least half of the published one. Of a ratio the effect is
+                0), and the effect is at least half of the published one, and at most twice it (of a
+                range, twice the stronger end). Of a ratio the effect is
                 (ours - 1) / (published - 1), or log(ours) / log(published) where the published
                 ratio is above 3 or below 1/3. Of a saving it is ours / published
-weak            the same, with less than half of the published effect
+weak            the same side, and no more: less than half of the published effect, or more than
+                twice it
 not reproduced  none of these
+by construction it would be reproduced, but no run could have shown otherwise: it is the paper's own
+                arithmetic, or follows from what we put in. It is no evidence, and not in the share
 not exercised   the comparison cannot tell: both sides, or both ends of a range, are equal to the
                 last digit, or the mechanism that the claim is about ran in no seed
 not attempted   we cannot compute it here; its runs are missing or INVALID; there are too few
@@ -41,14 +47,14 @@ from harness.claims.expressions import Beyond
 from harness.claims.ledger import Claim
 from harness.records.interval import interval
 
-RULE = 2
+RULE = 3
 MIN_SEEDS = {"simulated": 5, "live": 3}
 VERDICTS = (
-    "reproduced", "trend only", "weak", "not reproduced", "not exercised", "not attempted",
-    "setting", "repeated",
+    "reproduced", "trend only", "weak", "not reproduced", "by construction", "not exercised",
+    "not attempted", "setting", "repeated",
 )  # fmt: skip
 JUDGED = VERDICTS[:4]
-HALF = 0.5  # of the published effect: less is weak
+HALF, TWICE = 0.5, 2.0  # of the published effect: less, or more, is weak
 LOG_ABOVE = 3.0  # published ratios beyond it are compared by their logarithms
 NO_EFFECT = {"ratio": 1.0, "saving": 0.0}
 
@@ -90,6 +96,13 @@ def estimate(values: Sequence[float]) -> Ours:
 
 def judge(claim: Claim, ours: Sequence[Ours], min_seeds: int) -> Finding:
     """`ours`: one value, or of a range one for each end. `min_seeds`: fewer are no attempt."""
+    found = _judge_ends(claim, ours, min_seeds)
+    if claim.by_construction and found.verdict == "reproduced":
+        return Finding("by construction", found.effect)
+    return found
+
+
+def _judge_ends(claim: Claim, ours: Sequence[Ours], min_seeds: int) -> Finding:
     if len(ours) == 2:
         ends = zip(ours, claim.ends, strict=True)
         found = [_judge(claim, each, (end,), min_seeds) for each, end in ends]
@@ -116,7 +129,8 @@ def _judge(claim: Claim, ours: Ours, published: Sequence[float], min_seeds: int)
         return Finding("not attempted", effect, "the curve's end was not found")
     if effect is None or against:
         return Finding("not reproduced", effect)
-    return Finding("trend only" if effect >= HALF else "weak", effect)
+    fitting = effect >= HALF and not _overshoots(claim, ours.mean)
+    return Finding("trend only" if fitting else "weak", effect)
 
 
 def bounds(claim: Claim, published: Sequence[float]) -> tuple[float, float]:
@@ -136,7 +150,8 @@ def _signed(published: Sequence[float]) -> tuple[tuple[float, int], tuple[float,
 def _slack(claim: Claim, published: float) -> float:
     whole = {"": 1.0, "%": 100.0}.get(claim.unit)
     if whole is None or not 0 <= published <= whole:
-        return claim.tolerance * abs(published) + 1e-12
+        side = abs(published - 1) if claim.effect == "ratio" else math.inf
+        return claim.tolerance * min(abs(published), side) + 1e-12
     printed = 0.0 if claim.relation in ("at_least", "at_most") else _half_digit(published, whole)
     small = min(published, whole - published)
     return max(claim.tolerance * small, printed) + 1e-12
@@ -160,6 +175,12 @@ def effect_share(claim: Claim, ours: float, published: Sequence[float]) -> float
     if claim.effect == "ratio" and not 1 / LOG_ABOVE <= middle <= LOG_ABOVE:
         return math.log(ours) / math.log(middle) if ours > 0 else -math.inf
     return (ours - none) / (middle - none)
+
+
+def _overshoots(claim: Claim, ours: float) -> bool:
+    """Whether our effect is more than twice the published one, of a range at both ends."""
+    shares = [effect_share(claim, ours, [end]) for end in claim.ends]
+    return all(share is not None and share > TWICE for share in shares)
 
 
 def _on_side(claim: Claim, ours: Ours, published: Sequence[float]) -> bool:

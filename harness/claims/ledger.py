@@ -50,6 +50,7 @@ class Claim:
     repeats: str | None = None  # the id of the same claim, which is judged
     reading_of: str | None = None  # the id of the claim that this reads otherwise
     given: str | None = None  # the id of a claim that says a condition of this one
+    by_construction: str | None = None  # why no run could show it false: it is no evidence
     headline: bool = False  # one of the paper's ten
     cause: str = ""  # one of CAUSES: why it is not reproduced or not attempted
     reason: str = ""  # what a reader should know: of inputs, of causes as far as known
@@ -125,12 +126,22 @@ class Variations:
 
 
 @dataclass(kw_only=True, slots=True)
+class Comparison:
+    """Of what a figure compares. Each is a sentence."""
+
+    regime: str  # where our runs are outside of the paper's regime; "the paper's" where nowhere
+    control: str  # what stands on the other side, and what both have alike
+    counter: str  # what would have shown the claims false, and whether it came
+
+
+@dataclass(kw_only=True, slots=True)
 class Paper:
     title: str
     venue: str
     short: str = ""  # its system's name
     note: str = ""  # on all of them
     variations: Variations = field(default_factory=lambda: Variations(figures=[], systems={}))
+    comparisons: dict[str, Comparison] = field(default_factory=dict)  # by figure
     claims: list[Claim] = field(default_factory=list)
 
 

@@ -15,9 +15,9 @@ from harness.claims import judging
 from harness.claims.assess import BASE_PROFILE, Judged
 from harness.claims.data import COLUMNS as DATA
 from harness.claims.data import VERSION
-from harness.claims.judging import JUDGED, VERDICTS, Ours
+from harness.claims.judging import JUDGED, TWICE, VERDICTS, Ours
 from harness.claims.kinds import ARITHMETIC, KINDS
-from harness.claims.ledger import CAUSES, Claim, Paper
+from harness.claims.ledger import CAUSES, Claim, Comparison, Paper
 from harness.claims.record import share, tally
 from harness.errors import UsageError
 
@@ -25,7 +25,8 @@ BEGIN, END = "<!-- claims: written by `python -m harness claims` -->", "<!-- /cl
 SIGN = {"about": "", "at_least": "≥ ", "at_most": "≤ ", "up_to": "up to "}
 OTHER = "vllm_v1"  # the engine profile beside the base one
 NOT_EXERCISED_TOO = "not exercised as failed"
-OVERSHOOT = 2.0  # times the published effect: it is said
+PRINTED = "of printed numbers"  # the share without what the paper has in words alone
+COUNTED = VERDICTS[:-2]  # of what has a value, or could have one
 Papers = Mapping[str, tuple[Paper, Sequence[Judged]]]
 
 
@@ -39,6 +40,7 @@ def as_markdown(papers: Papers) -> str:
         rule=(judging.__doc__ or "").strip("\n"),
         headlines=headlines,
         our_readings=_our_readings,
+        comparisons=_comparisons,
         claims=lambda judged: markdown_rows(COLUMNS, map(_columns, judged)),
         data=markdown_rows(
             ["column", "holds", "meaning"], ([f"`{name}`", *told] for name, told in DATA.items())
@@ -52,13 +54,13 @@ def as_markdown(papers: Papers) -> str:
 
 def counts(papers: Papers) -> list[str]:
     """A row for each paper and one for all of them."""
-    head = ["paper", *VERDICTS, "reproduced or trend", "without arithmetic", NOT_EXERCISED_TOO]
+    head = ["paper", *VERDICTS, "reproduced or trend", PRINTED, NOT_EXERCISED_TOO]
     every = [each for _, judged in papers.values() for each in judged]
     rows = []
     named = [(paper.short, judged) for paper, judged in papers.values()]
     for name, judged in [*named, ("all", every)]:
-        run = [each for each in judged if each.kind not in ARITHMETIC]
-        more = share(run), share(judged, "not exercised")
+        printed = [each for each in judged if not each.claim.our_reading]
+        more = share(printed), share(judged, "not exercised")
         rows.append([*_counted(name, judged, VERDICTS), *map(_percent, more)])
     return markdown_rows(head, rows)
 
@@ -80,10 +82,8 @@ def _by_kind(papers: Papers) -> list[str]:
             f"of these with runs of both, {BASE_PROFILE}": twice,
             f"of these with runs of both, {OTHER}": [each.profiles[OTHER] for each in twice],
         }  # fmt: skip
-    head = ["rests on", *VERDICTS[:6], "reproduced or trend"]
-    return markdown_rows(
-        head, (_counted(name, found, VERDICTS[:6]) for name, found in rows.items())
-    )
+    head = ["rests on", *COUNTED, "reproduced or trend"]
+    return markdown_rows(head, (_counted(name, found, COUNTED) for name, found in rows.items()))
 
 
 def _our_readings(judged: Sequence[Judged]) -> Iterator[str]:
@@ -92,6 +92,13 @@ def _our_readings(judged: Sequence[Judged]) -> Iterator[str]:
         told = ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
         words = "the paper gives words only: the number or its tolerance is our reading"
         yield f"In {found.total()} of the claims {words} ({told})."
+
+
+def _comparisons(comparisons: Mapping[str, Comparison]) -> list[str]:
+    head = ["figure", "our regime beside the paper's", "control", "counter"]
+    return markdown_rows(
+        head, ([name, of.regime, of.control, of.counter] for name, of in comparisons.items())
+    )
 
 
 def _percent(value: float | None) -> str:
@@ -161,7 +168,7 @@ def verdict(each: Judged) -> str:
 def _verdict(each: Judged) -> str:
     if each.effect is None or each.verdict not in JUDGED or not math.isfinite(each.effect):
         return each.verdict
-    if each.effect > OVERSHOOT:
+    if each.effect > TWICE:
         return f"{each.verdict}, overshoots: {each.effect:.2g} x the effect"
     return f"{each.verdict}, {100 * each.effect:.0f} % of the effect"
 
@@ -173,6 +180,8 @@ def notes(each: Judged) -> Iterator[str]:
         yield ", ".join(f"{name}: {_mean(ours, claim.unit)}" for name, ours in each.varied.items())
     if each.why:
         yield each.why
+    if claim.by_construction:
+        yield f"by construction: {claim.by_construction}"
     if claim.cause:
         yield f"*{CAUSES[claim.cause]}*"
     if claim.reason:

@@ -24,7 +24,8 @@ from harness.claims.ledger import Claim, Paper
 
 REGISTERED = (
     "published", "unit", "relation", "tolerance", "effect", "figure", "value", "our_reading",
-    "exact", "at_rest", "setting", "repeats", "reading_of", "given", "headline",
+    "exact", "at_rest", "setting", "repeats", "reading_of", "given", "by_construction",
+    "headline",
 )  # fmt: skip
 DIGITS = 12  # of a sha256
 HERE = Path(__file__).resolve().parent

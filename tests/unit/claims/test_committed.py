@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from harness.claims import __main__ as command
 from harness.claims import page
 from harness.claims.judging import JUDGED
+from harness.claims.kinds import ARITHMETIC
 from harness.claims.ledger import CAUSES
 from harness.claims.page import Papers
 from harness.files import read_json
@@ -19,6 +21,7 @@ from tests.unit.plots.test_report_page import Page
 
 COMMITTED = command.PUBLISHED / papers.NAME
 MOST_BYTES = 10e6
+HOLDS = ("reproduced", "trend only")
 LINK_BYTES = 150  # of a run that was made again
 SOME = ("aegaeon/aegaeon_fig11", "aqua/aqua_fig08", "kunserve/kunserve_table1")
 
@@ -53,12 +56,36 @@ def test_every_claim_that_does_not_hold_has_a_cause_and_a_sentence(committed: Pa
         each.claim.id
         for _, rows in committed.values()
         for each in rows
-        if each.verdict not in ("reproduced", "trend only", "setting", "repeated")
+        if each.verdict not in (*HOLDS, "by construction", "setting", "repeated")
         and not (each.claim.cause in CAUSES and len(each.claim.reason) >= 25)
     ]
     assert wanting == []
     assert "unknown" in CAUSES
-    assert set(JUDGED) == {"reproduced", "trend only", "weak", "not reproduced"}
+    assert set(JUDGED) == {*HOLDS, "weak", "not reproduced"}
+
+
+def test_each_figure_whose_runs_compare_names_regime_control_and_counter(
+    committed: Papers,
+) -> None:
+    for paper, rows in committed.values():
+        compared = {
+            each.claim.figure
+            for each in rows
+            if each.kind not in ("", *ARITHMETIC) and (each.claim.effect or each.claim.unit == "x")
+        }
+        assert set(paper.comparisons) == compared
+        cells = [cell for each in paper.comparisons.values() for cell in astuple(each)]
+        assert min(map(len, cells)) >= len("as Fig. 11")
+
+
+def test_all_that_is_arithmetic_on_the_papers_numbers_is_by_construction(committed: Papers) -> None:
+    wanting = [
+        each.claim.id
+        for _, rows in committed.values()
+        for each in rows
+        if each.kind == ARITHMETIC[0] and each.verdict in HOLDS
+    ]
+    assert wanting == []
 
 
 def without_pictures(path: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from harness.claims.assess import Judged, by_profile, conditional, judged
-from harness.claims.ledger import Claim, Paper, Variations, load
+from harness.claims.ledger import Claim, Comparison, Paper, Variations, load
 from harness.claims.page import as_markdown
 from harness.claims.record import as_json
 from harness.errors import UsageError
@@ -102,7 +102,7 @@ def test_settings_and_repeated_claims_are_not_judged(tmp_path: Path) -> None:
     rows = [judged(each, tmp_path) for each in (setting, again)]
     assert [row.verdict for row in rows] == ["setting", "repeated"]
     told = page(rows)
-    assert "| A | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 1 |  |  |  |" in told
+    assert "| A | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 1 |  |  |  |" in told
     assert "repeated: c" in told
     with pytest.raises(ValueError, match="claim c has a value, and is a setting"):
         claim(setting=True)
@@ -120,7 +120,15 @@ def test_a_simulated_claim_has_a_verdict_for_each_engine_profile(tmp_path: Path)
     }
     told = page([row])
     assert "| 1 | q | 2 x | 2 x | **reproduced** | 4 x | **not reproduced** |" in told
-    assert "| of these with runs of both, vllm_v1 | 0 | 0 | 0 | 1 | 0 | 0 | 0 % |" in told
+    assert "| of these with runs of both, vllm_v1 | 0 | 0 | 0 | 1 | 0 | 0 | 0 | 0 % |" in told
+
+
+def test_what_a_figure_compares_stands_above_its_claims() -> None:
+    of = Comparison(regime="half of the load", control="nothing drops", counter="a ratio of 1")
+    paper = Paper(title="A Paper", venue="X'99", comparisons={"p_fig01": of})
+    told = as_markdown({"p": (paper, [])})
+    assert "| p_fig01 | half of the load | nothing drops | a ratio of 1 |" in told
+    assert "What is compared" not in page([])
 
 
 def test_the_table_counts_and_shares(tmp_path: Path) -> None:
@@ -129,11 +137,12 @@ def test_the_table_counts_and_shares(tmp_path: Path) -> None:
     right = judged(claim(id="r", our_reading=True), tmp_path)
     idle = Judged(claim(id="i"), "not exercised")
     (tmp_path / "p_fig01.csv").write_text("seed,y,inputs\n0,2,paper\n")
-    arithmetic = judged(claim(exact=True), tmp_path)
+    arithmetic = judged(claim(exact=True, by_construction="the paper's own sum"), tmp_path)
     told = page([right, wrong, arithmetic, idle])
-    assert "| A | 2 | 0 | 0 | 1 | 1 | 0 | 0 | 0 | 67 % | 50 % | 50 % |" in told
-    assert "| all | 2 | 0 | 0 | 1 | 1 | 0 | 0 | 0 | 67 % | 50 % | 50 % |" in told
-    assert "| arithmetic on the paper's numbers | 1 | 0 | 0 | 0 | 0 | 0 | 100 % |" in told
+    assert "| A | 1 | 0 | 0 | 1 | 1 | 1 | 0 | 0 | 0 | 50 % | 0 % | 33 % |" in told
+    assert "| all | 1 | 0 | 0 | 1 | 1 | 1 | 0 | 0 | 0 | 50 % | 0 % | 33 % |" in told
+    assert "| arithmetic on the paper's numbers | 0 | 0 | 0 | 0 | 1 | 0 | 0 |  |" in told
+    assert "by construction: the paper's own sum" in told
     assert "In 1 of the claims the paper gives words only" in told
     assert "2 x (our reading)" in told
 
@@ -143,7 +152,7 @@ def test_of_several_readings_the_worst_counts(tmp_path: Path) -> None:
     mine, other = claim(), claim(id="d", reading_of="c", published=9.0)
     rows = [judged(each, tmp_path) for each in (mine, other)]
     told = page(rows)
-    assert "| A | 0 | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 0 % |" in told
+    assert "| A | 0 | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 0 | 0 % |" in told
     assert "not reproduced (another reading of c)" in told
 
 
@@ -179,7 +188,7 @@ def test_a_row_tells_the_effect_the_cause_and_the_origin(tmp_path: Path) -> None
     assert "*other hardware*; slow links" in told
     assert "png): simulated, h800x16, 0123456+dirty" in told
     far = judged(claim(effect="ratio", published=1.1), tmp_path)
-    assert "trend only, overshoots: 3 x the effect" in page([far])
+    assert "weak, overshoots: 3 x the effect" in page([far])
 
 
 def test_a_claims_engine_is_that_of_its_own_rows(tmp_path: Path) -> None:
