@@ -12,16 +12,20 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
 
+from harness.files import read_json
 from harness.records.interval import interval
+from plots.conf import read
 from plots.figure import PaperFigure
 from plots.matrix.__main__ import TABLES, with_tables
+from plots.matrix.bands import OF, lines, ties
 from plots.matrix.cells import Cell, cells, leaders, tied
-from plots.matrix.figures import REFERENCE, SYSTEMS, burst, many, mark, tuned
+from plots.matrix.figures import REFERENCE, SYSTEMS, burst, many, mark, pooled, tuned
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "matrix.md").read_text()
 HALVES = ("burst", "many")
 SEEDS = {0, 1, 2, 3, 4}
+BAND = read("matrix")["goodput"]
 
 
 @cache
@@ -36,6 +40,62 @@ def test_the_page_has_the_tables() -> None:
 
 def test_a_number_that_is_not_of_the_table_is_found() -> None:
     assert with_tables(PAGE.replace(" ± ", " ± 9", 1)) == PAGE
+
+
+def shares(half: str, hardware: str, workload: str) -> dict[str, int]:
+    """Of the best goodput, in %."""
+    found = pooled(cells(table(half)), hardware, workload)
+    best = max(each.mean for each in found.values())
+    return {name: round(100 * each.mean / best) for name, each in found.items()}
+
+
+def test_the_answers_have_the_shares_of_the_tables() -> None:
+    split = [
+        shares("burst", on, of) for on in ("h100", "a100") for of in ("burstgpt", "azure_code")
+    ]
+    low, *_, high = sorted(each[name] for each in split for name in ("blitzscale", "distserve"))
+    chat, code = (shares("burst", "h100", "sharegpt"), shares("many", "h100", "azure_code"))
+    long = shares("many", "h100", "sharegpt_slow")
+    page = " ".join(PAGE.split())
+    for words in (
+        f"BlitzScale and DistServe have {low} to {high} % of the best on BurstGPT and Azure code",
+        f"BlitzScale has {chat['blitzscale']} % and DistServe {chat['distserve']} % of the best",
+        f"BlitzScale has {chat['blitzscale']} % of the best and DistServe {chat['distserve']} %.",
+        f"Aegaeon has {long['aegaeon']} and {code['aegaeon']} % of it",
+        f"less than half of the best but on Azure code, {code['serverlessllm']} %",
+    ):
+        assert words in page
+
+
+def test_the_answers_ties_are_those_of_the_tables() -> None:
+    found = cells(table("burst"))
+    columns = [pooled(found, *place) for place in dict.fromkeys(key[:2] for key in found)]
+    for column in columns:
+        assert {"vllm", "llumnix", "kunserve"} <= set(leaders(column))
+    apart = [
+        place for place in dict.fromkeys(key[:2] for key in found)
+        if not tied(found[*place, "blitzscale"], found[*place, "distserve"], BAND)
+    ]  # fmt: skip
+    assert apart == [("h100", "sharegpt")], "ties with DistServe in every column but one"
+
+
+def test_bands_are_the_worst_errors_that_were_measured() -> None:
+    errors = read_json(ROOT / "results/published/fidelity/gpu/errors.json")
+    of_gpu = errors["H100-SXM5-80GB"]["vllm_v1"]
+    told = read("matrix")
+    for name, metric in {"goodput": "tpot", "capacity": "capacity", "ttft": "ttft"}.items():
+        assert told[name] == pytest.approx(abs(of_gpu[metric]["worst_error_pct"]) / 100)
+    assert set(OF) == set(told)
+
+
+def test_a_wider_band_has_more_ties_and_names_them() -> None:
+    rows = pd.concat(made(*(("a", n, 10.0, 0.9), ("b", n, 8.0, 0.9))) for n in range(3))
+    rows = rows.assign(workload="burstgpt", system=rows.system.map({"a": "vllm", "b": "aqua"}))
+    assert ties(rows, BAND) == []
+    assert ties(rows, 0.3) == [(("many", "h100", "burstgpt"), "aqua")]
+    assert [each[2:] for each in lines(rows)] == [
+        ["0", "none"], ["0", "none"], ["1", "also AQUA on BurstGPT, H100"],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HALVES)
@@ -55,7 +115,9 @@ def test_systems_of_a_table_had_the_same_gpus_schedules_and_seeds(name: str) -> 
     assert set(sizes.per_s.nunique()) == {1}
 
 
-@pytest.mark.parametrize("name", sorted({figure for figure, *_ in TABLES.values()}))
+@pytest.mark.parametrize(
+    "name", sorted({name for names, *_ in TABLES.values() for name in names.split()})
+)
 def test_each_row_names_its_own_run(name: str) -> None:
     assert table(name).config_hash.is_unique
 
