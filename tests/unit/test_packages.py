@@ -72,3 +72,16 @@ def test_each_citation_of_the_paper_is_in_its_bibliography() -> None:
     listed = re.findall(r"^@\w+\{([\w-]+),", (ROOT / "paper.bib").read_text(), re.MULTILINE)
     assert len(set(listed)) == len(listed)
     assert set(cited) == set(listed), "neither a citation without an entry nor an entry unused"
+
+
+SECTIONS = (  # that the Journal of Open Source Software asks for since 2026
+    "Summary", "Statement of need", "State of the field", "Software design",
+    "Research impact statement", "AI usage disclosure", "Acknowledgements", "References",
+)  # fmt: skip
+
+
+def test_the_paper_has_the_journals_sections_and_two_pages() -> None:
+    text = (ROOT / "paper.md").read_text().partition("---\n\n")[2]
+    heads = re.findall(r"^# (.+)", text, re.MULTILINE)
+    assert [each for each in heads if each in SECTIONS] == [*SECTIONS]
+    assert 750 <= len(text.split()) <= 1000
