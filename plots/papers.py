@@ -36,6 +36,7 @@ REPRODUCED = ROOT / "results/reproduced"
 NAME = "report.html"
 TIERS = ("full", "smoke", "quick")  # of `reproduce`: those with all seeds first
 MAX_NAMED = 40  # runs of a claim; of more, a link to the figure's
+MAX_LINKED = 5  # runs made again that a claim has links to; the figure has all
 HOLDS = {  # why a claim is judged so, where neither code nor ledger says more
     "reproduced": "the whole interval lies within the tolerance",
     "trend only": "outside of the tolerance, with at least half of the published effect",
@@ -95,7 +96,7 @@ def _paper(
     return {
         "name": name, "title": f"{paper.short} ({paper.venue})", "note": paper.note,
         "figures": [_figure(path, rows, judged_again, again, outcomes, embed) for path in pictures],
-        "others": [_claim(each, {}, {}) for each in rows if each.claim.value is None],
+        "others": [_claim(each, {}, {}, {}, {}) for each in rows if each.claim.value is None],
     }  # fmt: skip
 
 
@@ -138,6 +139,11 @@ def _figure(
     about_other = read_json(other.with_suffix(".json")) if other.is_file() else {}
     embed_pair = embedded.small if made else embed
     claims = [each for each in rows if each.claim.figure == name and each.claim.value is not None]
+    again_runs = [
+        run | {"files": [file for file in OF_RUN if (RUNS / run["folder"] / file).is_file()]}
+        for run in runs_of(read_json(made.with_suffix(".json")) if made else {})
+    ]
+    linked = {run["hash"]: run for run in again_runs if run["files"]}
     return {
         "name": name,
         "said": embedded.description(path),
@@ -151,13 +157,10 @@ def _figure(
         "no_other": _no_other(name, about, other.parent),
         "other_runs": runs_of(about_other),
         "again": embed_pair(made.with_suffix(".png")) if made else None,
-        "again_runs": [
-            run | {"files": [file for file in OF_RUN if (RUNS / run["folder"] / file).is_file()]}
-            for run in runs_of(read_json(made.with_suffix(".json")) if made else {})
-        ],
+        "again_runs": again_runs,
         "outcome": outcomes.get(name, "not held against the committed one by the last command"),
         "claims": [
-            _claim(each, {run["hash"]: run for run in runs}, judged_again, outcomes)
+            _claim(each, {run["hash"]: run for run in runs}, judged_again, outcomes, linked)
             for each in claims
         ],
     }  # fmt: skip
@@ -224,11 +227,11 @@ def _no_other(name: str, about: Mapping[str, Any], folder: Path) -> str:
 
 def _claim(
     each: Judged, runs: Mapping[str, Mapping[str, str]], again: Mapping[str, Judged],
-    outcomes: Mapping[str, str] | None = None,
+    outcomes: Mapping[str, str], linked: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
     claim, other, made = each.claim, each.profiles.get(page.OTHER), again.get(each.claim.id)
     notes = "; ".join(page.notes(each)).replace("*", "")
-    outcome = (outcomes or {}).get(f"{claim.paper}/{claim.id}", "")
+    outcome = outcomes.get(f"{claim.paper}/{claim.id}", "")
     return {
         "id": claim.id, "section": claim.section, "quantity": claim.quantity,
         "headline": claim.headline, "published": page.published(claim),
@@ -239,6 +242,9 @@ def _claim(
         "rests_on": ", ".join([each.kind, *(each.source or {}).get("hardware", ())]),
         "other": _beside(claim, other) if other else _no_value(each),
         "again": (f"{_beside(claim, made)}. {outcome}" if made else "not made again"),
+        "again_runs": [linked[name] for name in (made.runs if made else ()) if name in linked][
+            :MAX_LINKED
+        ],
         "notes": notes or HOLDS.get(each.verdict, page.verdict(each)),
         "runs": [runs[name] for name in each.runs if name in runs],
         "all_runs": len(each.runs) > MAX_NAMED,

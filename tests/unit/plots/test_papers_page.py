@@ -108,6 +108,26 @@ def test_a_run_that_was_made_again_is_a_link_to_its_requests(
     assert link not in papers.shown({"aqua": (of_paper, [])}, made, None), "is committed"
 
 
+def test_a_claim_that_was_made_again_has_links_to_the_requests_of_its_first_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = "blitzscale_fig21"
+    made = again_in(tmp_path, figure)
+    monkeypatch.setattr(papers, "RUNS", tmp_path / "runs")
+    for run in papers.runs_of(json.loads((made / "quick" / f"{figure}.json").read_text())):
+        (tmp_path / "runs" / run["folder"]).mkdir(parents=True)
+        (tmp_path / "runs" / run["folder"] / "requests.parquet").touch()
+    shown = page(figure, tmp_path, monkeypatch, again=made)
+    cell = r'<tr id="blitzscale-([^"]+)".*?<td data-is="again">(.*?)</td>'
+    cells = dict(re.findall(cell, shown, re.DOTALL))
+    claims = [each for each in ledger("blitzscale").claims if each.figure == figure]
+    assert any("requests.parquet" in cells[claim.id] for claim in claims)
+    for claim in claims:
+        linked = re.findall(r'/requests\.parquet">(\w+)</a>', cells[claim.id])
+        rests_on = judged(claim, ROOT / "results/published/blitzscale").runs
+        assert linked == [*rests_on][: papers.MAX_LINKED]
+
+
 def test_a_table_made_again_that_lacks_a_claims_rows_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
