@@ -2,6 +2,8 @@
 
 import re
 
+import yaml
+
 from harness.experiments.compose import ROOT, composing
 from harness.reproduce.asked import (
     GPU,
@@ -50,3 +52,9 @@ def test_each_line_of_the_pages_samples_is_in_the_log_of_its_command() -> None:
         assert set(sample.splitlines()) - {""} <= {line.rstrip() for line in log.splitlines()}
         (took,) = re.findall(r"^real\s+(\d+)m(\d+)", log, re.M)
         assert "{} min {} s".format(*took) in page
+
+
+def test_the_page_counts_the_mutants() -> None:
+    page = " ".join((ROOT / "docs/artifact.md").read_text().split())
+    lists = [yaml.safe_load(path.read_text()) for path in (ROOT / "tests/mutants").glob("*.yaml")]
+    assert f"`make mutants`: {sum(map(len, lists))} wrong changes" in page
