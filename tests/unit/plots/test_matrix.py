@@ -3,6 +3,7 @@ hand."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from plots.conf import read
 from plots.figure import PaperFigure
 from plots.matrix.__main__ import TABLES, with_tables
 from plots.matrix.bands import OF, lines, ties
-from plots.matrix.cells import Cell, cells, leaders, tied
+from plots.matrix.cells import SLOW, WORKLOADS, Cell, cells, leaders, tied
 from plots.matrix.figures import REFERENCE, SYSTEMS, burst, many, mark, pooled, tuned
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,6 +66,34 @@ def test_the_answers_have_the_shares_of_the_tables() -> None:
         f"less than half of the best but on Azure code, {code['serverlessllm']} %",
     ):
         assert words in page
+
+
+def test_the_page_has_the_base_rates_and_the_loads_of_the_tables() -> None:
+    base_s = {half: table(half)[table(half).rate == 1.0] for half in HALVES}
+    for workload, name in WORKLOADS.items():
+        told = [
+            f"{rows[rows.workload.isin([workload, workload + SLOW])].per_s.mean():.3g} /s"
+            for rows in base_s.values()
+        ]
+        (line,) = (each for each in PAGE.splitlines() if each.startswith(f"| {name} | arrivals "))
+        assert line.split("|")[3:5] == [f" {each} " for each in told]
+    told_of = " ".join(
+        PAGE.partition("- A load is a factor")[2].partition("- **goodput**")[0].split()
+    )
+    sentences = {
+        ("burst", "h100"): "1, 1.5, 2 and 3 on H100, and 5 with ShareGPT;",
+        ("burst", "a100"): "0.35, 0.5, 0.75 and 1 on A100, and 1.5 with ShareGPT.",
+        (
+            "many",
+            "h100",
+        ): "1, 2 and 3 on H100, 5 and 8 but with BurstGPT, and 0.5 for ServerlessLLM;",
+        ("many", "a100"): "0.25, 0.5, 1 and 1.5 on A100.",
+    }
+    for (half, hardware), sentence in sentences.items():
+        assert sentence in told_of
+        rows = table(half)[table(half).hardware == hardware]
+        numbers = {float(each) for each in re.findall(r"\b\d+(?:\.\d+)?\b", sentence)}
+        assert numbers == set(rows.rate), "all loads, and no other"
 
 
 def test_the_answers_ties_are_those_of_the_tables() -> None:
