@@ -4,7 +4,9 @@ import re
 
 import yaml
 
-from harness.experiments.compose import ROOT, composing
+from harness.experiments.batch import of_first_seeds, wanted
+from harness.experiments.compose import ROOT, composing, sweep
+from harness.experiments.figures import described, figures
 from harness.reproduce.asked import (
     GPU,
     asked,
@@ -58,3 +60,20 @@ def test_the_page_counts_the_mutants() -> None:
     page = " ".join((ROOT / "docs/artifact.md").read_text().split())
     lists = [yaml.safe_load(path.read_text()) for path in (ROOT / "tests/mutants").glob("*.yaml")]
     assert f"`make mutants`: {sum(map(len, lists))} wrong changes" in page
+
+
+def test_the_page_names_the_figures_that_quick_leaves_out_and_counts_those_on_coarser_grids() -> (
+    None
+):
+    page = (ROOT / "docs/artifact.md").read_text()
+    left_out = page.partition("`quick` leaves out these figures")[2].partition("Some figures")[0]
+    named = set(re.findall(r"`((?:aegaeon|aqua|blitzscale|kunserve)_\w+)`", left_out))
+    assert named == {name for name in figures() if not described(name).quick}
+    counts = re.findall(r"^\| `(\w+)` \| .*? \| (\d+) of (\d+)(?:, and .*)? \|$", page, re.M)
+    assert {name for name, *_ in counts} == {name for name in figures() if described(name).grid}
+    for name, some, every in counts:
+        figure, found = described(name), []
+        for only in (figure.runs("quick"), figure.only):
+            swept = (sweep(each)[1] for each in figure.experiments)
+            found.append(sum(len(of_first_seeds(wanted(runs, [only]), 1)) for runs in swept))
+        assert found == [int(some), int(every)], name
