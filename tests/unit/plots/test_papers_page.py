@@ -15,12 +15,13 @@ from harness.claims.assess import judged
 from harness.claims.ledger import Paper, load
 from harness.reproduce import report
 from harness.reproduce.holding import Row
-from plots import papers
+from plots import embedded, papers
 from plots.__main__ import main
 from plots.runs import requests
 from tests.unit.plots.test_report_page import Page
 
 FIGURE = "kunserve_table1"
+PAPERS = ("aegaeon", "aqua", "blitzscale", "kunserve")
 KEPT = {  # by figure: a column that is made of TTFT, and the row besides the schedule
     "aegaeon_fig11": ("ttft_mean_s", {"system": "aegaeon"}),
     "aqua_fig08": ("mean_ttft_s", {"system": "fcfs", "row": "run"}),
@@ -196,6 +197,23 @@ def test_every_link_of_the_committed_report_leads_somewhere() -> None:
         if not (link[1:] in ids if link[0] == "#" else (path.parent / link).is_file())
     ]  # fmt: skip
     assert not dead
+
+
+def test_the_committed_report_is_of_the_committed_pictures_and_verdicts() -> None:
+    shown = re.sub(r'src="data:[^"]*"', "", (ROOT / "results/published/report.html").read_text())
+    for paper in PAPERS:
+        folder = ROOT / "results/published" / paper
+        for path in sorted(folder.glob("*.png")):
+            told = re.findall(r'data-of="(\w+)"', of_figure(shown, path.stem))
+            other = folder / papers.page.OTHER / f"{path.stem}.csv"
+            drawn = [path, *([other] if other.is_file() else [])]
+            assert told == [embedded.of(each) for each in drawn], f"{path.stem}: make papers"
+    judged_as = pd.read_csv(ROOT / "results/claims/claims.csv")
+    cell = r'<tr id="([\w.-]+)".*?<td data-is="verdict" class="([^"]*)"'
+    found = dict(re.findall(cell, shown, re.DOTALL))
+    assert found == {
+        f"{row.paper}-{row.id}": row.verdict.replace(" ", "-") for row in judged_as.itertuples()
+    }, "make papers"
 
 
 @pytest.mark.parametrize("figure", KEPT)
