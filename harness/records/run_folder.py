@@ -49,8 +49,9 @@ class RunFolder:
         self._found: set[str] = set()  # what the folder held before `begin`
 
     def held(self, identity: Identity, *, again: bool) -> FinishedRun | None:
-        """The complete run of `identity` that the folder holds; None: it is free for that run, also
-        where it holds one of the same values that other sources made.
+        """The complete run of `identity` that the folder holds, under whatever SLO it was scored;
+        None: it is free for that run, also where it holds one of the same values that other
+        sources made.
 
         Raises FolderError where the folder holds anything else: another run, unless `again`, or
         files that are no run's, in any case.
@@ -67,7 +68,7 @@ class RunFolder:
             raise FolderError(f"{self.path} holds files that are not a run's; name another folder")
         if again:
             return None
-        if found["config_hash"] != identity.config_hash:
+        if found.get("served_hash") != identity.served_hash:
             raise FolderError(
                 f"{self.path} holds another run ({found['config_hash']}); name another folder or "
                 "set again=true"

@@ -31,7 +31,7 @@ NUMBERS: dict[str, Any] = {
 SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
     "manifest.json": {
         "engine_name": str, "simulated": bool, "choices": {"*": str}, "overrides": [str],
-        "config_hash": str, "schedule_sha256": str, "seeds": {"*": int},
+        "config_hash": str, "served_hash": str, "schedule_sha256": str, "seeds": {"*": int},
         "command": [str], "sources": {"*": str},
         "dataset": {"synthetic": [str]},
         "hardware": {"name": str, "device": str, "num_devices": int},
@@ -41,7 +41,7 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
             "nodes": [{"cpu": str, "cores": int}],
         },
         "machine": {"cpu": str, "num_cores": (int, NOTHING), "gpus": [{"name": str}]},
-        "status": str, "ended_utc": str,
+        "status": str, "started_utc": str, "ended_utc": str,
     },
     "summary.json": {
         "num_requests": int, "num_completed": int, "num_failed": int, "num_timeouts": int,

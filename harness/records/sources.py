@@ -1,9 +1,10 @@
 """Which of this project's files a run was made by, and whether they have changed since.
 
-A run is its configuration, its schedule and its code. The code is what the parts of its
-configuration are made of, the modules of the system, the engine, the workload and the SLO, and all
-that these and the run itself import, directly or not. So an edited policy is another run, and what
-another system, another engine or a figure is made of does not matter, nor what git says.
+A run is its configuration but for the SLO, which changes nothing that is served, its schedule and
+its code. The code is what the parts of its configuration are made of, the modules of the system,
+the engine, the workload and the SLO, and all that these and the run itself import, directly or not.
+So an edited policy is another run, and what another system, another engine or a figure is made of
+does not matter, nor what git says.
 """
 
 from __future__ import annotations
@@ -35,18 +36,15 @@ SHOWN = 3  # changed files that are named in a sentence
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Two runs are the same if these are: what was run, and by which code."""
+    """Two runs are the same if these are: what was served, and by which code. Two summaries are if
+    the SLO is, too."""
 
-    config_hash: str  # of the resolved configuration and the schedule
+    served_hash: str  # of the resolved configuration but for the SLO, and of the schedule
     sources: dict[str, str]  # as `sources` gives them
-    served_hash: str = ""  # as config_hash, but for the SLO: what a system served
-
-    @property
-    def served(self) -> str:
-        return f"{self.served_hash}-{code_hash(self.sources)}"
+    config_hash: str = ""  # as served_hash, with the SLO: what a row of a table is of
 
     def __str__(self) -> str:
-        return f"{self.config_hash}-{code_hash(self.sources)}"
+        return f"{self.served_hash}-{code_hash(self.sources)}"
 
 
 def sources(config: Mapping[str, Any]) -> dict[str, str]:

@@ -101,13 +101,13 @@ class Prepared:
     draw: Callable[[Path], Path | None]
 
     def identity(self) -> Identity:
-        """Equal for two commands that run the same code with the same values on the same
-        schedule."""
+        """Equal for two commands that run the same code with the same values on the same schedule;
+        under another SLO but for `config_hash`."""
         what = {key: value for key, value in self.config.items() if key not in PRESENTATION}
         what["schedule"] = self.schedule.sha256()
         limits = {"ttft_s": self.slo.ttft_s, "tbt_s": self.slo.tbt_s}
         served = {key: value for key, value in what.items() if key != "slo"}
-        return Identity(hash_of(what | {"limits": limits}), sources(what), hash_of(served))
+        return Identity(hash_of(served), sources(what), hash_of(what | {"limits": limits}))
 
 
 def prepare(composed: DictConfig) -> Prepared:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from glob import escape
@@ -17,13 +18,14 @@ from rich.console import Console
 
 from harness.configuration.credentials import without_credentials
 from harness.errors import InvalidRun, UsageError
+from harness.files import make_folder
 from harness.records import certificate
 from harness.records.end_table import end_table
 from harness.records.folder_lock import locked
 from harness.records.manifest import command_line, surroundings, utc
 from harness.records.run_folder import FinishedRun, RunFolder
 from harness.records.sources import Identity, why_again
-from harness.running import device_lock, served_before
+from harness.running import device_lock, scored_anew
 from harness.running.interrupts import check
 from harness.running.prepare import Prepared, announce, prepare
 from harness.running.serve import serve
@@ -85,8 +87,9 @@ def obtain(
     parts: Prepared, command: Command, *, wait: bool, announce: Callable[[str], None]
 ) -> Obtained:
     """The folder of the run. One that is complete there is not repeated, unless `again` is set,
-    other sources made it, or it was live and INVALID; which of these it was is announced. `wait`:
-    for another process that runs into the folder, see `locked`. Devices are always waited for."""
+    other sources made it, or it was live and INVALID; which of these it was is announced. One that
+    was scored under another SLO is scored anew. `wait`: for another process that runs into the
+    folder, see `locked`. Devices are always waited for."""
     check()
     identity = parts.identity()
     folder = RunFolder(own_folder(identity, command))
@@ -98,27 +101,44 @@ def obtain(
             invalid = held.invalid if held and not held.manifest["simulated"] else ""
         again = f"it was INVALID: {invalid}" if invalid else ""
         if held is not None and not again:
-            announce(f"already run; again=true repeats it: {held.path}")
-            if not (folder.path / "run.png").exists():
-                parts.draw(folder.path)
+            path = scored(parts, held, identity, command, announce)
         else:
-            served = None
-            if not (parts.options.again or again):
-                served = None if command.named else served_before.found(command.folder, identity)
-                again = "" if served else of_other_sources(folder.path, identity)
+            path = folder.path
+            again = again or ("" if parts.options.again else of_other_sources(path, identity))
             if again:
                 announce(f"run again: {again}")
-            if served:
-                announce(f"scored for another SLO, and not served again: {served.path}")
             devices = device_lock.devices_of(parts.engine, parts.config["engine"])
-            with device_lock.held([] if served else devices, announce):
+            with device_lock.held(devices, announce):
                 description = describe(parts, identity, command)
                 folder.begin()
-                run_anew(parts, folder, description, served)
-            if not (served or command.named):
-                served_before.note(command.folder, identity, folder.path)
-        mark(folder.path, command.overrides)
-    return Obtained(folder.path, again)
+                run_anew(parts, folder, description)
+        mark(path, command.overrides)
+    return Obtained(path, again)
+
+
+def scored(
+    parts: Prepared,
+    held: FinishedRun,
+    identity: Identity,
+    command: Command,
+    announce: Callable[[str], None],
+) -> Path:
+    """The folder of the complete run `held` under the SLO of now, in which it is scored anew unless
+    it has been."""
+    known = held.manifest["config_hash"] == identity.config_hash
+    path = held.path if known or command.named else scored_anew.beside(held.path, identity)
+    if known or scored_anew.is_of(path, held, identity):
+        announce(f"already run; again=true repeats it: {path}")
+        if not (path / "run.png").exists():
+            parts.draw(path)
+        return path
+    announce(f"scored for another SLO, and not served again: {held.path}")
+    make_folder(path)
+    description = describe(parts, identity, command)
+    with followed(parts, description, path):
+        scored_anew.score(parts, path, description, held)
+    parts.tracker.finish(complete=True)
+    return path
 
 
 def invalid_before(path: Path, identity: Identity) -> str:
@@ -128,7 +148,8 @@ def invalid_before(path: Path, identity: Identity) -> str:
         found = FinishedRun.load(path)
     except UsageError:
         return ""
-    return found.invalid if found.manifest["config_hash"] == identity.config_hash else ""
+    same = found.manifest.get("served_hash") == identity.served_hash
+    return found.invalid if same else ""
 
 
 def own_folder(identity: Identity, command: Command) -> Path:
@@ -140,10 +161,10 @@ def of_other_sources(path: Path, identity: Identity) -> str:
     """Says which complete run of the same values other sources made, in `path` or beside it, and
     what has changed since; the latest. Empty: none."""
     prefix, _, _ = path.name.rpartition(str(identity))  # none: the folder has a name of its own
-    beside = path.parent.glob(f"{escape(prefix + identity.config_hash)}*") if prefix else ()
+    beside = path.parent.glob(f"{escape(prefix + identity.served_hash)}*") if prefix else ()
     for each in sorted({path, *beside}, key=_ended_s, reverse=True):
         found = RunFolder(each).manifest()
-        same_values = found.get("config_hash") == identity.config_hash
+        same_values = found.get("served_hash") == identity.served_hash
         if same_values and found["status"] == "complete":
             return f"{each} is of other sources, {why_again(found.get('sources'))}"
     return ""
@@ -183,31 +204,31 @@ def describe(parts: Prepared, identity: Identity, command: Command) -> dict[str,
     }
 
 
-def run_anew(
-    parts: Prepared, folder: RunFolder, description: Mapping[str, Any], served: FinishedRun | None
-) -> None:
-    """Serves, or scores what was `served` before, and draws, the tracker following to the end or to
-    an abort."""
+def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any]) -> None:
     try:
         folder.write_manifest(description)  # first: it says whose folder it is
         folder.write_schedule(parts.schedule)
         folder.write_config(parts.config)
-        parts.tracker.start(parts.config, description, folder.path)
-        try:
-            if served is None:
-                serve(parts, folder, description)
-            else:
-                served_before.score_anew(parts, folder, description, served)
-            parts.draw(folder.path)
-        except BaseException:
-            parts.tracker.finish(complete=False)
-            raise
+        with followed(parts, description, folder.path):
+            serve(parts, folder, description)
     except UsageError:
         folder.restore()
         raise
     finally:
         folder.forget_earlier()
     parts.tracker.finish(complete=True)
+
+
+@contextmanager
+def followed(parts: Prepared, description: Mapping[str, Any], path: Path) -> Iterator[None]:
+    """Draws what the block leaves in `path`. The tracker follows, and is told of an abort."""
+    parts.tracker.start(parts.config, description, path)
+    try:
+        yield
+        parts.draw(path)
+    except BaseException:
+        parts.tracker.finish(complete=False)
+        raise
 
 
 def show(finished: FinishedRun) -> None:

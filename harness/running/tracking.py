@@ -106,14 +106,14 @@ class WandbTracker(Tracker):
         self._run_dir = Path()
 
     def start(self, config: Mapping[str, Any], manifest: Mapping[str, Any], run_dir: Path) -> None:
-        """The run's id is that of its configuration and code, and of the host if it is live: made
-        again, it takes the place of its own. Runs that differ in values alone are a group, where no
-        sweep is one."""
+        """The run's id is that of what is served and of the code, and of the host if it is live:
+        made again, or scored for another SLO, it takes the place of its own. Runs that differ in
+        values alone are a group, where no sweep is one."""
         self._run_dir = run_dir
         job_type = "simulated run" if manifest["simulated"] else "live run"
         group = "-".join(manifest["choices"][each] for each in ("system", "workload", "engine"))
         known_by = {**config, **{key: manifest[key] for key in KNOWN_BY}}
-        run_id = str(Identity(manifest["config_hash"], manifest["sources"]))
+        run_id = str(Identity(manifest["served_hash"], manifest["sources"]))
         if not manifest["simulated"]:
             run_id += "-" + _plain(platform.node())
         self._attempt(lambda: self._init(known_by, run_dir.name, run_id, job_type, group))

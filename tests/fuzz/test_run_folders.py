@@ -50,7 +50,7 @@ def test_a_damaged_file_is_named_and_again_repeats_the_run(damaged: tuple[str, b
         for file, whole in contents().items():
             (path / file).write_bytes(content if file == name else whole)
         manifest = json.loads(contents()["manifest.json"])
-        identity = Identity(manifest["config_hash"], manifest.get("sources"))
+        identity = Identity(manifest["served_hash"], manifest.get("sources"))
         said = []
         for read in (
             lambda: compare.table([path, path]),

@@ -1,23 +1,24 @@
-"""A changed SLO starts no engine, unless the system reads it."""
+"""Another SLO is the same run, which starts no engine, unless the system reads the SLO."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from harness.errors import UsageError
 from harness.experiments.compose import composed
-from harness.records.run_folder import FinishedRun
+from harness.files import read_json
+from harness.records.run_folder import FinishedRun, RunFolder
 from harness.records.sources import Identity
 from harness.running import run as running
-from harness.running import served_before
 from harness.running.prepare import prepare
 from harness.running.run import Command, obtain
+from harness.running.tracking import Tracker
 
 WORDS = (
     "+workload=azure_code", "engine=sim", "workload.num_requests=20", "tracking=none",
@@ -27,17 +28,29 @@ OF_VLLM = ("+system=vllm", *WORDS)
 OF_AEGAEON = ("+system=aegaeon", *WORDS)
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    path: Path
+    summary: dict[str, Any]
+    manifest: dict[str, Any]
+
+
 def made(
-    folder: Path, *words: str, said: list[str] | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The summary and the manifest of the run, as a command makes it in `folder`."""
+    folder: Path,
+    *words: str,
+    said: list[str] | None = None,
+    named: bool = False,
+    tracker: Any = None,
+) -> Made:
+    """The run, as a command makes it in `folder`."""
     found = composed(words)
     parts = prepare(found.configured(()))
-    command = Command(folder, named=False, choices=found.choices, overrides=words)
+    if tracker is not None:
+        parts.tracker = tracker
+    command = Command(folder, named=named, choices=found.choices, overrides=words)
     told = said.append if said is not None else print
     path = obtain(parts, command, wait=False, announce=told).path
-    summary, manifest = (path / "summary.json", path / "manifest.json")
-    return json.loads(summary.read_text()), json.loads(manifest.read_text())
+    return Made(path, *(read_json(path / name) for name in ("summary.json", "manifest.json")))
 
 
 @pytest.fixture(autouse=True)
@@ -46,54 +59,122 @@ def hydra_of_its_own() -> Iterator[None]:
     GlobalHydra.instance().clear()
 
 
-def test_a_changed_slo_is_scored_as_if_it_had_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def not_served(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call it, and from then on nothing can serve."""
+    return lambda: monkeypatch.setattr(running, "serve", None)
+
+
+def test_another_slo_is_the_same_run_scored_as_if_it_had_run(
+    tmp_path: Path, not_served: Callable[[], None]
 ) -> None:
-    first, manifest = made(tmp_path / "a", *OF_VLLM, "slo.ttft_s=60")
-    anew, _ = made(tmp_path / "b", *OF_VLLM, "slo.ttft_s=1e-6")
+    first = made(tmp_path / "a", *OF_VLLM, "slo.ttft_s=60")
+    anew = made(tmp_path / "b", *OF_VLLM, "slo.ttft_s=1e-6")
+    not_served()
     said: list[str] = []
-    with monkeypatch.context() as patched:
-        patched.setattr(running, "serve", None)  # which nothing can call
-        scored, its = made(tmp_path / "a", *OF_VLLM, "slo.ttft_s=1e-6", said=said)
-    assert scored | {"wall_s": 0} == anew | {"wall_s": 0}
-    assert first["slo_attainment"] != scored["slo_attainment"]
-    (source,) = (path for path in (tmp_path / "a").glob("vllm*") if its["scored_from"] == path.name)
-    assert said == [f"scored for another SLO, and not served again: {source}"]
-    assert its["config_hash"] != manifest["config_hash"]
-    assert its["served_hash"] == manifest["served_hash"]
-    assert "slo.ttft_s=1e-6" in its["overrides"]
+    scored = made(tmp_path / "a", *OF_VLLM, "slo.ttft_s=1e-6", said=said)
+    assert said == [f"scored for another SLO, and not served again: {first.path}"]
+    assert scored.summary | {"wall_s": 0} == anew.summary | {"wall_s": 0}
+    assert first.summary["slo_attainment"] != scored.summary["slo_attainment"]
+    assert anew.path.name == first.path.name, "the SLO names no run"
+    assert scored.path.name == f"{first.path.name}-slo-{anew.manifest['config_hash']}"
+    assert scored.manifest["scored_from"] == first.path.name
+    assert scored.manifest["served_hash"] == first.manifest["served_hash"]
+    assert "slo.ttft_s=1e-6" in scored.manifest["overrides"]
+    # the score of each SLO stays
+    for words, path in (("slo.ttft_s=60", first.path), ("slo.ttft_s=1e-6", scored.path)):
+        said.clear()
+        made(tmp_path / "a", *OF_VLLM, words, said=said)
+        assert said == [f"already run; again=true repeats it: {path}"]
 
 
-def test_what_was_run_again_meanwhile_by_other_sources_is_not_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_that_is_named_has_the_slo_of_the_last_command(
+    tmp_path: Path, not_served: Callable[[], None]
 ) -> None:
-    """Between being found and being held."""
+    folder = tmp_path / "run"
+    first = made(folder, *OF_VLLM, "slo.ttft_s=60", named=True)
+    (folder / "run.png").write_text("of the SLO before")
+    not_served()
+    for limit in ("1e-6", "60"):
+        last = made(folder, *OF_VLLM, f"slo.ttft_s={limit}", named=True)
+        assert last.summary["slo"]["ttft_s"] == float(limit)
+        assert FinishedRun.load(folder).config["slo"]["ttft_s"] == float(limit)
+    assert [*tmp_path.iterdir()] == [folder]
+    assert last.summary == first.summary
+    assert last.manifest == first.manifest
+    assert not (folder / "run.png").exists()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_score_that_was_killed_half_way_is_made_again(
+    *, named: bool, tmp_path: Path, not_served: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = made(tmp_path / "run", *OF_VLLM, "slo.ttft_s=60", named=named)
+    not_served()
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "write_summary", None)
+        with pytest.raises(TypeError):
+            made(tmp_path / "run", *OF_VLLM, "slo.ttft_s=1e-6", named=named)
+    for limit in ("1e-6", "60"):
+        last = made(tmp_path / "run", *OF_VLLM, f"slo.ttft_s={limit}", named=named)
+        assert last.summary["slo"]["ttft_s"] == float(limit)
+    assert last.summary == first.summary
+
+
+def test_scores_of_a_run_that_is_made_again_are_made_again(tmp_path: Path) -> None:
     made(tmp_path, *OF_VLLM)
-    found = served_before.found
+    made(tmp_path, *OF_VLLM, "slo.ttft_s=60")
+    made(tmp_path, *OF_VLLM, "again=true")
+    said: list[str] = []
+    again = made(tmp_path, *OF_VLLM, "slo.ttft_s=60", said=said)
+    assert said[0].startswith("scored for another SLO")
+    (run,) = (path for path in tmp_path.iterdir() if "-slo-" not in path.name)
+    assert again.manifest["started_utc"] == read_json(run / "manifest.json")["started_utc"]
 
-    def changing(runs: Path, identity: Identity) -> FinishedRun | None:
-        run = found(runs, identity)
-        assert run is not None
-        edited = run.manifest | {"sources": {"harness/edited.py": "1"}}
-        (run.path / "manifest.json").write_text(json.dumps(edited))
-        return run
 
-    monkeypatch.setattr(served_before, "found", changing)
-    with pytest.raises(UsageError, match="has changed meanwhile: give the command again"):
-        made(tmp_path, *OF_VLLM, "slo.ttft_s=60")
-    assert len([*tmp_path.glob("vllm*")]) == 1
+def test_the_tracker_gets_one_run_whatever_the_slo(tmp_path: Path) -> None:
+    told: list[tuple[str, Path, bool]] = []
+
+    class Listening(Tracker):
+        def start(self, config: Any, manifest: Mapping[str, Any], run_dir: Path) -> None:
+            told.append(
+                (str(Identity(manifest["served_hash"], manifest["sources"])), run_dir, False)
+            )
+
+        def finish(self, *, complete: bool) -> None:
+            told[-1] = (*told[-1][:2], complete)
+
+    listening = Listening(None, announce=print)
+    found = [
+        made(tmp_path, *OF_VLLM, f"slo.ttft_s={limit}", tracker=listening) for limit in (60, 1e-6)
+    ]
+    name = str(Identity(found[0].manifest["served_hash"], found[0].manifest["sources"]))
+    assert told == [(name, run.path, True) for run in found]
 
 
 def test_a_system_that_reads_its_slo_runs_again(tmp_path: Path) -> None:
     made(tmp_path, *OF_AEGAEON)
-    _, other_ttft = made(tmp_path, *OF_AEGAEON, "slo.ttft_s=60")
-    _, other_tbt = made(tmp_path, *OF_AEGAEON, "slo.tbt_s=60")
-    assert "scored_from" in other_ttft
-    assert "scored_from" not in other_tbt
+    other_ttft = made(tmp_path, *OF_AEGAEON, "slo.ttft_s=60")
+    other_tbt = made(tmp_path, *OF_AEGAEON, "slo.tbt_s=60")
+    assert "scored_from" in other_ttft.manifest
+    assert "scored_from" not in other_tbt.manifest
 
 
 @pytest.mark.parametrize("word", ["seed=1", "again=true", "system.max_num_seqs=4"])
 def test_what_is_served_otherwise_runs(word: str, tmp_path: Path) -> None:
     made(tmp_path, *OF_VLLM)
-    _, manifest = made(tmp_path, *OF_VLLM, "slo.ttft_s=60", word)
-    assert "scored_from" not in manifest
+    assert "scored_from" not in made(tmp_path, *OF_VLLM, "slo.ttft_s=60", word).manifest
+
+
+def test_an_invalid_live_run_is_made_again_for_whatever_slo(
+    tmp_path: Path, not_served: Callable[[], None]
+) -> None:
+    run = made(tmp_path, *OF_VLLM)
+    run.summary["verdict"] = {"status": "INVALID", "reasons": ["made up"]}
+    (run.path / "summary.json").write_text(json.dumps(run.summary))
+    (run.path / "manifest.json").write_text(json.dumps(run.manifest | {"simulated": False}))
+    not_served()
+    said: list[str] = []
+    with pytest.raises(TypeError):  # it serves
+        made(tmp_path, *OF_VLLM, "slo.ttft_s=60", said=said)
+    assert said == ["run again: it was INVALID: made up"]

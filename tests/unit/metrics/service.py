@@ -113,6 +113,7 @@ def write_run(
         "choices": {"system": system, "workload": "dice", "model": "tiny", "engine": engine_name},
         "overrides": [],
         "config_hash": hash_of(config),
+        "served_hash": hash_of(config),
         "sources": {},
         "command": ["harness"],
         "started_utc": utc(datetime.now(UTC)),

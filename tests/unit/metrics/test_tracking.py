@@ -46,7 +46,8 @@ def tracker_of(announce: Callable[[str], None], **changes: Any) -> Any:
 def manifest(config_hash: str = "abc", *, simulated: bool = True) -> dict[str, Any]:
     choices = {"system": "vllm", "workload": "dice", "engine": "sim"}
     return {
-        "config_hash": config_hash, "simulated": simulated, "choices": choices, "sources": {},
+        "config_hash": config_hash, "served_hash": config_hash, "simulated": simulated,
+        "choices": choices, "sources": {},
         "schedule_sha256": "0" * 64, "git": {"revision": "1234567", "dirty": False},
     }  # fmt: skip
 
@@ -126,6 +127,8 @@ def test_a_run_made_again_takes_the_place_of_its_own(tmp_path: Path) -> None:
         tracker = tracker_of(pytest.fail, group="mine" if name == "other" else None)
         of = manifest(config_hash, simulated=name == "other")
         of["sources"] = {"systems/a.py": "1" if name == "edited" else "0"}
+        if name == "again":
+            of["config_hash"] = "of another SLO"
         tracker.start({"seed": 7}, of, tmp_path / name)
         tracker.finish(complete=False)
         runs.append(wandb_log.run_of(tmp_path / name))
@@ -157,7 +160,7 @@ def test_the_sweep_of_the_docs_runs_as_wandbs_agent_starts_it(
     args = chosen | {"runs_dir": {"value": str(tmp_path / "runs")}}
     agent._command_run({"run_id": "theirs", "program": sweep["program"], "args": args})
     assert agent._run_processes["theirs"].wait() == 0
-    (path,) = (tmp_path / "runs").glob("[!.]*")  # but the index of what was served
+    (path,) = (tmp_path / "runs").glob("*")
     run = FinishedRun.load(path)
     for key, of_key in chosen.items():
         group, *names = key.split(".")
@@ -176,7 +179,7 @@ from harness.configuration.options import CONF, plain
 node = OmegaConf.load(CONF / "tracking" / "wandb.yaml")
 tracker = build(plain(node), "tracking", announce=print)
 manifest = {"config_hash": "abc", "simulated": False, "schedule_sha256": "", "git": None}
-manifest["sources"] = {}
+manifest |= {"served_hash": "abc", "sources": {}}
 manifest["choices"] = {"system": "a", "workload": "b", "engine": "c"}
 tracker.start({"seed": 7}, manifest, Path(sys.argv[1]))
 before = set(sys.modules)
