@@ -48,7 +48,8 @@ class RunError(RuntimeError):
 
 
 class InvalidRun(RunError):
-    """A run ended and its numbers do not describe the server, with strict=true; exit status 3."""
+    """A run ended and its numbers do not describe the server, with strict=true or where a command
+    needs them; exit status 3."""
 
     def __init__(self, path: Path, reasons: str) -> None:
         super().__init__(f"{path} is INVALID: {reasons}")

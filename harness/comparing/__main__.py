@@ -8,7 +8,8 @@ and INVALID runs are refused, unless --anyway.
 The 95 % interval is a block bootstrap over requests, and Student's t over seeds and repeats where
 that is wider, cut where B would be below 0 (-100 % of A as measured) or a share above 100 %.
 --floor N RUN repeats a live run N times, and keeps in its folder how far repeats differ on this
-machine. A live difference must exceed this floor where there is one; a single pair
+machine. An INVALID repeat is run again, twice at most; if it stays so it is left out, and the exit
+status is 3. A live difference must exceed this floor where there is one; a single pair
 of live runs cannot be judged without it. Nor is goodput/s or tokens/s of a single pair of simulated
 runs, each of which has one duration. d is the effect: by how many of its standard deviations the
 difference of a request is off 0 in the mean. A simulated difference is a tie where the simulator's

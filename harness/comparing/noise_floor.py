@@ -16,7 +16,7 @@ import numpy as np
 from harness.comparing.arms import key
 from harness.comparing.conditions import machine
 from harness.comparing.paired import METRICS, measured
-from harness.errors import RunError, UsageError
+from harness.errors import InvalidRun, RunError, UsageError
 from harness.files import read_json, write_json
 from harness.records.interval import interval
 from harness.records.run_folder import NOISE_FLOOR, FinishedRun
@@ -24,30 +24,68 @@ from harness.records.slo import slo_of
 from harness.records.sources import changed, why_again
 
 LEAST = 3  # repeats
+TRIES = 3  # of a repeat that is INVALID
 OF = ("config_hash", "sources", "machine")  # what a floor is of: with another value there is none
-SHOWN = {"tracking": "none", "progress": "false", "figure": "null", "again": "true"}
+SHOWN = {
+    "tracking": "none", "progress": "false", "figure": "null", "again": "true", "strict": "false",
+}  # fmt: skip
 
 
 def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Path:
-    """Repeats a live run and writes the floor into its folder; the repeats lie beside it.
+    """Repeats a live run and writes the floor into its folder; the repeats lie beside it. One that
+    is INVALID is run again, and left out if it stays so; the floor is of the others.
 
     Raises UsageError for a simulated run, for fewer than three repeats and if the command or
-    the code gives another run today; RunError if a repeat fails or is INVALID.
+    the code gives another run today; RunError if a repeat fails. InvalidRun if one stays INVALID,
+    after the floor has been written where three repeats are VALID.
     """
     if run.manifest["simulated"]:
         raise UsageError(f"{run.path} is simulated: it repeats exactly, and has no noise")
     if times < LEAST:
         raise UsageError(f"--floor={times} is too few repeats: at least {LEAST}")
-    repeats = []
+    repeats, why = [], dict[str, list[str]]()  # of each try that was INVALID, by the folder
+    left_out: list[str] = []
     for number in range(1, times + 1):
         folder = run.path.with_name(f"{run.path.name}-repeats") / str(number)
-        announce(f"repeat {number} of {times}: {folder}")
-        repeats.append(_repeat(run, folder))
+        for attempt in range(1, TRIES + 1):
+            again = f", try {attempt} of {TRIES}" if attempt > 1 else ""
+            announce(f"repeat {number} of {times}{again}: {folder}")
+            made = _repeat(run, folder)
+            if not made.invalid:
+                repeats.append(made)
+                break
+            announce(f"repeat {number} is INVALID: {made.invalid}")
+            why.setdefault(str(folder), []).append(made.invalid)
+        else:
+            left_out.append(str(folder))
+            if times - len(left_out) < LEAST:  # whatever the others are
+                break
+    if enough := len(repeats) >= LEAST:
+        _write(run, repeats, why, announce)
+    if left_out:
+        first, *more = left_out
+        told = "".join(f"; so is {path}: {why[path][-1]}" for path in more)
+        found = "the floor is of" if enough else "too few for a floor, and kept:"
+        reasons = (
+            f"{why[first][-1]}, the last of {TRIES} times{told}; {found} {len(repeats)} others"
+        )
+        raise InvalidRun(Path(first), reasons)
+    return run.path / NOISE_FLOOR
+
+
+def _write(
+    run: FinishedRun,
+    repeats: Sequence[FinishedRun],
+    invalid: Mapping[str, Sequence[str]],
+    announce: Callable[[str], None],
+) -> None:
+    """noise_floor.json, with why repeats were INVALID, also those that were VALID in the end."""
     measures = [measured(each, slo_of(each.summary)) for each in repeats]
     values = {metric.name: [metric.value(run) for run in measures] for metric in METRICS}
     made = {
         **{name: repeats[0].manifest.get(name) for name in OF},
         "repeats": [str(each.path) for each in repeats],
+        "invalid": invalid,
         "values": values,
         "difference": {name: _reach(of_name) for name, of_name in values.items()},
         "drift": (drift := drifting(values)),
@@ -55,7 +93,6 @@ def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Pa
     if drift:
         announce(drift)
     write_json(run.path / NOISE_FLOOR, made)
-    return run.path / NOISE_FLOOR
 
 
 def floor(runs: Sequence[FinishedRun]) -> dict[str, float] | None:
@@ -117,8 +154,6 @@ def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
         if new := sorted({*(found.manifest.get("sources") or ())} - {*(sources or ())}):
             told.append(f"new since: {', '.join(new)}")
         raise UsageError(f"{run.path}: run it again first: {'; '.join(told)}")
-    if found.invalid:
-        raise RunError(f"{folder} is INVALID: {found.invalid}")
     return found
 
 

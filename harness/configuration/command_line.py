@@ -11,7 +11,7 @@ from errno import EACCES, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR
 from functools import wraps
 from typing import ParamSpec
 
-from harness.errors import RunError, UsageError, told
+from harness.errors import InvalidRun, RunError, UsageError, told
 
 Given = ParamSpec("Given")
 INTERRUPTED = 130  # exit status
@@ -54,7 +54,8 @@ def parser(command: str, about: str | None) -> ArgumentParser:
 
 def ends_in_order(main: Callable[Given, int]) -> Callable[Given, int]:
     """`main`, which gives an exit status, and tells every error that a user can cause in one
-    sentence: 2 for a wrong command, 1 for what broke, 130 for an interrupt."""
+    sentence: 2 for a wrong command, 1 for what broke, 3 for an INVALID run without which it cannot
+    do, 130 for an interrupt."""
 
     @wraps(main)
     def ended(*args: Given.args, **kwargs: Given.kwargs) -> int:
@@ -65,7 +66,7 @@ def ends_in_order(main: Callable[Given, int]) -> Callable[Given, int]:
             return INTERRUPTED
         except (UsageError, RunError) as error:
             print(f"error: {error}", file=sys.stderr)
-            return 2 if isinstance(error, UsageError) else 1
+            return 2 if isinstance(error, UsageError) else 3 if isinstance(error, InvalidRun) else 1
         except OSError as error:
             if error.errno not in NO_SUCH_PLACE:
                 raise

@@ -235,6 +235,56 @@ def test_a_floor_is_measured_by_repeating_the_runs_own_command(
     assert verdicts(capsys, live, other)["TTFT mean"] == "better"
 
 
+@pytest.mark.parametrize(
+    ("times", "invalid", "status", "tries", "said"),
+    [
+        (3, {(2, 1), (2, 2)}, 0, 5, "repeat 2 of 3, try 3 of 3"),
+        (4, {(2, 1), (2, 2), (2, 3)}, 3, 6, "the floor is of 3 others"),
+        (3, {(2, 1), (2, 2), (2, 3)}, 3, 4, "too few for a floor, and kept: 1 others"),
+    ],
+)
+def test_an_invalid_repeat_is_run_again_and_left_out_if_it_stays_so(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    invalid: set[tuple[int, int]],
+    status: int,
+    tries: int,
+    said: str,
+) -> None:
+    live = run(tmp_path / "a", 0.5, engine="torch", overrides=["+system=a", "strict=true"])
+    asked: list[int] = []
+
+    def repeat(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert "strict=true" not in command
+        folder = Path(command[-1].removeprefix("hydra.run.dir="))
+        asked.append(int(folder.name))
+        run(folder, 0.5, engine="torch")
+        if (int(folder.name), asked.count(int(folder.name))) in invalid:
+            summary = json.loads((folder / "summary.json").read_text())
+            summary["verdict"] = {"status": "INVALID", "reasons": ["the client was late"]}
+            (folder / "summary.json").write_text(json.dumps(summary))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", repeat)
+    assert main(["--floor", str(times), str(live)]) == status
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(asked) == tries
+    folders = [live.with_name("a-repeats") / str(number) for number in sorted({*asked})]
+    stayed = folders[1] if status else None
+    assert (f"error: {stayed} is INVALID: the client was late" in err) == (status == 3)
+    assert all(FinishedRun.load(path) for path in folders), "what was measured is kept"
+    if tries == 4:
+        assert not (live / NOISE_FLOOR).exists()
+        return
+    floor = json.loads((live / NOISE_FLOOR).read_text())
+    assert floor["repeats"] == [str(path) for path in folders if path != stayed]
+    reasons = ["the client was late"] * len(invalid)
+    assert floor["invalid"] == {str(folders[1]): reasons}
+
+
 def test_a_repeat_that_fails_or_is_another_run_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
