@@ -65,7 +65,7 @@ def summarise(
     TTFT and TBT are of every token that came, also of requests that failed later; TPOT and E2E
     are of completed requests. None: no such value, or too few samples.
     intervals_95: of means, percentiles, attainment by token and request, and goodput, over this
-    run's requests; they say nothing of another seed or machine.
+    run's requests, whose gaps count as one draw; they say nothing of another seed or machine.
     steady: the same from the end of the warm-up to the last arrival, or why there is no such time.
     receive_lag_s and answers are of servers behind a socket. Where these do not say when tokens
     came (verdict's notes), what rests on single tokens is None: tbt_s, itl_chunk_s, attainment
@@ -76,13 +76,14 @@ def summarise(
     log, answers, lag = run.log, run.answers, run.receive_lag
     duration_s, times_known = log.duration_s, surplus_share(run.answers) <= MAX_SURPLUS_SHARE
     attained = Attained.of(log, slo, times_known=times_known)
+    latencies = _latencies(log, times_known)
     return {
         "num_requests": len(log),
         "num_completed": int(log.completed.sum()),
         "num_failed": int(log.failed.sum()),
         "num_timeouts": int((log.status == "timeout").sum()),
         "duration_s": duration_s,
-        **_latencies(log, times_known),
+        **latencies,
         "request_throughput_per_s": _per_s(log.completed.sum(), duration_s),
         "output_throughput_tokens_per_s": _per_s(len(log.times_s), duration_s),
         "asked_rate_per_s": rate_per_s(log.arrival_s) if run.asks_rate else None,
@@ -90,7 +91,7 @@ def summarise(
         "slo": slo.told(),
         "slo_attainment": attained.shares(times_known=times_known),
         "goodput_per_s": _per_s(attained.good.sum(), duration_s),
-        "intervals_95": uncertainty.of_run(log, attained, times_known=times_known),
+        "intervals_95": uncertainty.of_run(log, attained, latencies, times_known=times_known),
         "fluidity_index": summarise_fluidity(log, slo) if times_known else None,
         "qoe": summarise_qoe(log, slo) if times_known else None,
         "stalls": summarise_stalls(log, stall_s) if times_known else None,
@@ -190,11 +191,9 @@ def _latencies(log: TokenLog, times_known: bool) -> dict[str, dict[str, float | 
     found["tbt_s"] = distribution(log.tbt_s() if times_known else np.empty(0))
     if not times_known:
         return found | {"itl_chunk_s": dict(found["tbt_s"])}
-    same = len(log.chunk_tokens) == len(
-        log.times_s
-    )  # many millions of gaps need not be sorted twice
-    found["itl_chunk_s"] = dict(found["tbt_s"]) if same else distribution(log.itl_chunk_s())
-    return found
+    # many millions of gaps need not be sorted twice
+    same = dict(found["tbt_s"]) if log.token_chunks else distribution(log.itl_chunk_s())
+    return found | {"itl_chunk_s": same}
 
 
 def _per_s(count: float, duration_s: float) -> float | None:

@@ -149,13 +149,23 @@ class TokenLog:
             found[self.started] = np.maximum.reduceat(values, self.start[self.started])
         return found
 
+    @property
+    def tbt_counts(self) -> Ints:
+        """How many gaps between tokens each request has."""
+        return np.maximum(self.num_tokens - 1, 0)
+
+    @property
+    def token_chunks(self) -> bool:
+        """Whether each chunk has one token, so that gaps of both kinds are the same."""
+        return len(self.chunk_tokens) == len(self.times_s)
+
     def tbt_s(self) -> Floats:
         """Gaps between consecutive tokens of a request, pooled: 0 between tokens of one chunk."""
         return _gaps(self.times_s, self.start[self.started])
 
     def tbt_s_by_model(self) -> list[Floats]:
         """The gaps of each of `models`."""
-        of_gap = np.repeat(self.of_model, np.maximum(self.num_tokens - 1, 0))
+        of_gap = np.repeat(self.of_model, self.tbt_counts)
         order = np.argsort(of_gap, kind="stable")
         counts = np.bincount(of_gap, minlength=len(self.models))
         return np.split(self.tbt_s()[order], np.cumsum(counts)[:-1])
@@ -163,7 +173,7 @@ class TokenLog:
     def tbt_quantile_s(self, share: float) -> Floats:
         """The quantile of each request's own gaps, linear between order statistics; nan for fewer
         than two tokens."""
-        gaps_s, counts = self.tbt_s(), np.maximum(self.num_tokens - 1, 0)
+        gaps_s, counts = self.tbt_s(), self.tbt_counts
         ordered_s = gaps_s[np.lexsort((gaps_s, np.repeat(np.arange(len(self)), counts)))]
         some = counts > 0
         rank = share * (counts[some] - 1)
@@ -175,9 +185,20 @@ class TokenLog:
 
     def itl_chunk_s(self) -> Floats:
         """Gaps between consecutive streamed chunks of a request, pooled."""
-        first_of_chunk = np.cumsum(self.chunk_tokens) - self.chunk_tokens
-        firsts = np.searchsorted(first_of_chunk, self.start[self.started])
+        first_of_chunk, firsts = self._chunks()
         return _gaps(self.times_s[first_of_chunk], firsts)
+
+    def itl_chunk_counts(self) -> Ints:
+        """How many gaps between chunks each request has."""
+        first_of_chunk, firsts = self._chunks()
+        found = np.zeros(len(self), np.int64)
+        found[self.started] = np.diff(firsts, append=len(first_of_chunk)) - 1
+        return found
+
+    def _chunks(self) -> tuple[Ints, Ints]:
+        """The place of each chunk's first token, and of each started request's first chunk."""
+        first_of_chunk = np.cumsum(self.chunk_tokens) - self.chunk_tokens
+        return first_of_chunk, np.searchsorted(first_of_chunk, self.start[self.started])
 
     def _token(self, index: Ints) -> Floats:
         found = np.full(len(self), np.nan)

@@ -2,12 +2,14 @@
 
 Neighbouring requests wait in the same queues, so that n requests tell less than n independent ones.
 Intervals of latencies are those of independent samples, with the effective number of samples in
-place of n. Those of attainment and goodput are from a circular block bootstrap (Politis and Romano
-1992). Pure functions over the values of requests, in the order of their arrival.
+place of n. Those of attainment, goodput and gaps are from a circular block bootstrap (Politis and
+Romano 1992) over requests: gaps of one request are a cluster, which is drawn whole. Pure functions
+over the values of requests, in the order of their arrival.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil, floor, log10, sqrt
 from typing import Any
 
@@ -21,6 +23,7 @@ Z = 1.959964  # of a standard normal, 2.5 % lie above
 DIRECT_LAGS = 32  # correlations up to this lag are computed one by one: most series need two
 RESAMPLES = 1000
 SEED = 0  # of the resampling: the same run gives the same interval
+CLUSTERS = 30  # resamples of fewer vary too little (Cameron, Gelbach and Miller 2008)
 
 
 def effective_samples(values: Floats) -> float:
@@ -87,16 +90,53 @@ def of_ratio(parts: Ints, wholes: Ints) -> list[float] | None:
     if part in (0, whole):
         reach = Z**2 / (count + Z**2)
         return [1 - reach, 1.0] if part else [0.0, reach]
-    length = block_length(parts - part / whole * wholes)
+    return _ends(parts, wholes)
+
+
+def of_gaps(
+    gaps_s: Floats, counts: Ints, known: Mapping[str, float | int | None]
+) -> dict[str, list[float | None]]:
+    """As `of_latency`, of gaps pooled over requests: `counts` [n] of each, one behind the other.
+    `known`: their percentiles, as `distribution` gives them. Empty below CLUSTERS requests with a
+    gap.
+
+    The share of gaps above a percentile is a ratio of sums over requests. What blocks of requests
+    tell of it are the ranks of two order statistics of all gaps (Woodruff 1952).
+    """
+    counts, total = counts[counts > 0], len(gaps_s)
+    if len(counts) < CLUSTERS:
+        return {}
+    firsts = np.cumsum(counts) - counts
+    mean = _ends(np.add.reduceat(gaps_s, firsts), counts)
+    ranks: dict[str, tuple[int, int]] = {}
+    for percentile in PERCENTILES:
+        if (value := known[name := f"p{percentile:g}"]) is not None:
+            # an answer has fewer than 2 ** 31 tokens, and sums of this type are the fast ones
+            above = np.add.reduceat(gaps_s > value, firsts, dtype=np.int32).astype(np.int64)
+            if (ends := of_ratio(above, counts)) is not None:
+                share = float(above.sum()) / total
+                low, high = (percentile / 100 - (end - share) for end in reversed(ends))
+                ranks[name] = floor(low * total) - 1, ceil(high * total)
+    within = sorted({rank for of_name in ranks.values() for rank in of_name if 0 <= rank < total})
+    ordered = np.partition(gaps_s, within) if within else gaps_s  # at these ranks
+    return ({} if mean is None else {"mean": [*mean]}) | {
+        name: [_at(ordered, low), _at(ordered, high)] for name, (low, high) in ranks.items()
+    }
+
+
+def _ends(parts: Ints | Floats, wholes: Ints) -> list[float] | None:
+    """The interval of sum(parts) / sum(wholes) by resampling; None: resamples are all alike."""
+    count = len(parts)
+    length = block_length(parts - parts.sum() / wholes.sum() * wholes)
     blocks, rest = divmod(count, length)
     rng = np.random.default_rng(SEED)
     starts = rng.integers(count, size=(RESAMPLES, blocks), dtype=np.int32)
     last = rng.integers(count, size=RESAMPLES)
 
-    def resampled(values: Ints) -> Ints:
+    def resampled(values: Ints | Floats) -> Floats:
         before = np.concatenate([[0], np.cumsum(np.concatenate([values, values[:length]]))])
         in_block, in_rest = (before[n : n + count] - before[:count] for n in (length, rest))
-        sums: Ints = in_block[starts].sum(axis=1) + in_rest[last]
+        sums: Floats = in_block[starts].sum(axis=1) + in_rest[last]
         return sums
 
     ratios = resampled(parts) / resampled(wholes)
@@ -126,15 +166,30 @@ def block_length(values: Floats) -> int:
     return min(max(least, ceil(float(longest))), most)
 
 
-def of_run(log: TokenLog, attained: Attained, *, times_known: bool) -> dict[str, Any]:
-    """`intervals_95` of summary.json. times_known: of single tokens."""
+def of_run(
+    log: TokenLog,
+    attained: Attained,
+    known: Mapping[str, Mapping[str, float | int | None]],
+    *,
+    times_known: bool,
+) -> dict[str, Any]:
+    """`intervals_95` of summary.json. known: `tbt_s` and `itl_chunk_s` of it. times_known: of
+    single tokens."""
     shares, duration_s = of_share(attained.good), log.duration_s
     tokens = of_ratio(attained.on_time_tokens, attained.asked_tokens) if times_known else None
-    known = shares is not None and duration_s > 0
-    rates = [share * len(log) / duration_s for share in shares or ()] if known else None
+    rated = shares is not None and duration_s > 0
+    rates = [share * len(log) / duration_s for share in shares or ()] if rated else None
+    gaps: dict[str, list[float | None]] = {}
+    chunks = gaps
+    if times_known:
+        gaps = chunks = of_gaps(log.tbt_s(), log.tbt_counts, known["tbt_s"])
+        if not log.token_chunks:
+            chunks = of_gaps(log.itl_chunk_s(), log.itl_chunk_counts(), known["itl_chunk_s"])
     return {
         "ttft_s": of_latency(log.ttft_s),
         "tpot_s": of_latency(log.tpot_s),
+        "tbt_s": gaps,
+        "itl_chunk_s": dict(chunks),
         "e2e_s": of_latency(log.e2e_s),
         "slo_attainment": {"token": tokens, "request": shares},
         "goodput_per_s": rates,

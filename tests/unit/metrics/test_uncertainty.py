@@ -5,7 +5,15 @@ import pytest
 from scipy.signal import lfilter
 from scipy.stats import norm
 
-from harness.records.uncertainty import effective_samples, of_latency, of_ratio, of_share
+from harness.records.percentiles import distribution
+from harness.records.uncertainty import (
+    CLUSTERS,
+    effective_samples,
+    of_gaps,
+    of_latency,
+    of_ratio,
+    of_share,
+)
 from tests.unit.metrics.service import Service, steady
 
 
@@ -84,6 +92,53 @@ def test_resamples_that_are_all_alike_are_no_interval(count: int) -> None:
     assert of_ratio(np.full(count, 5), np.full(count, 10)) is None
 
 
+@pytest.mark.parametrize("phi", [0.0, 0.9])
+def test_95_of_100_intervals_of_gaps_hold_the_true_values_though_a_requests_gaps_are_alike(
+    phi: float,
+) -> None:
+    """Half of a gap's variance is its request's, and requests have unequal numbers of gaps; phi:
+    neighbouring requests correlate. Intervals of as many independent gaps hold half of the means
+    or less. At 0.9 some 90 of 100 hold, as of shares."""
+    rng = np.random.default_rng(4)
+    true = {"mean": 0.0, "p50": 0.0, "p90": 1.2816, "p99": 2.3263}  # of a standard normal
+    held, alone = dict.fromkeys(true, 0), 0
+    for _ in range(100):
+        counts = rng.integers(0, 40, 2000)
+        level = correlated(rng, 2000, phi) * (1 - phi**2) ** 0.5
+        gaps = (np.repeat(level, counts) + rng.normal(size=counts.sum())) / 2**0.5
+        found = of_gaps(gaps, counts, distribution(gaps))
+        for name, value in true.items():
+            low, high = found[name]
+            held[name] += (low is None or low <= value) and (high is None or value <= high)
+        reach = 1.96 * gaps.std() / len(gaps) ** 0.5
+        alone += abs(gaps.mean()) <= reach
+    assert all(count >= (84 if phi else 90) for count in held.values()), held
+    assert alone <= 55
+
+
+def test_an_interval_of_gaps_is_between_gaps_of_the_run_and_holds_its_value() -> None:
+    rng = np.random.default_rng(5)
+    counts, few = rng.integers(0, 9, 500), np.array([7] * (CLUSTERS - 1))
+    gaps = rng.integers(1, 20, counts.sum()) / 8  # many alike
+    known = distribution(gaps)
+    found = of_gaps(gaps, counts, known)
+    assert found.keys() == {"mean", "p50", "p90", "p95", "p99"}
+    for name, (low, high) in found.items():
+        assert low <= known[name] <= high
+        assert name == "mean" or {low, high} <= {*gaps}
+    assert found == of_gaps(gaps, counts[counts > 0], known), "an answer of one token has no gap"
+    assert of_gaps(gaps[: few.sum()], few, distribution(gaps[: few.sum()])) == {}
+
+
+def test_a_percentile_of_gaps_that_few_requests_made_has_no_upper_end() -> None:
+    """Ten of 300 requests have all the long gaps: another ten could have had more."""
+    gaps = np.full(300 * 20, 0.02)
+    gaps[: 10 * 20 : 3] = 0.5 + np.arange(67) / 1000
+    low, high = of_gaps(gaps, np.full(300, 20), distribution(gaps))["p99"]
+    assert low == 0.02
+    assert high is None or high > 0.5
+
+
 def test_what_the_sample_does_not_reach_has_no_end() -> None:
     rng = np.random.default_rng(3)
     low, high = of_latency(correlated(rng, 700, 0.9))["p99"]
@@ -99,7 +154,7 @@ def test_what_the_sample_does_not_reach_has_no_end() -> None:
 def test_a_summary_has_intervals_around_its_values() -> None:
     summary = steady(300).summary(0.2, 0.05)
     within = summary["intervals_95"]
-    for name in ("ttft_s", "tpot_s", "e2e_s"):
+    for name in ("ttft_s", "tpot_s", "tbt_s", "itl_chunk_s", "e2e_s"):
         for column in ("mean", "p50", "p90"):
             low, high = within[name][column]
             assert low < summary[name][column] < high
