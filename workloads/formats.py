@@ -50,8 +50,8 @@ def read(path: Path, provenance: Provenance) -> Trace:
     known = "; ".join(",".join(form.columns) for form in CSV_FORMATS)
     raise UsageError(
         f"{path} is in no known format: its first line is {','.join(table.columns)[:120]!r}, "
-        f"known CSV headers are {known}; JSON lines of Mooncake, Bailian and "
-        "WEKA, ServeGen's conversations and schedule.parquet are read too"
+        f"known CSV headers are {known}; JSON lines of Mooncake, Bailian, WEKA and ServeGen's "
+        "batch jobs, ServeGen's conversations and schedule.parquet are read too"
     )
 
 
@@ -121,6 +121,8 @@ CSV_FORMATS = [
     CsvFormat("TIMESTAMP", None, "ContextTokens", "GeneratedTokens", azure_times),
     # BurstGPT.
     CsvFormat("Timestamp", "Model", "Request tokens", "Response tokens", since_first),
+    # What ServeGen's save_requests_to_csv writes of its generator's requests.
+    CsvFormat("timestamp", None, "input_tokens", "output_tokens"),
     # Inputs of Aegaeon's artifact.
     CsvFormat("Request Time", "Model Name", "Input Length", "Output Length", times_of_day),
     # The VTC artifact's Chatbot Arena trace, as CSV (its pickle is not read).

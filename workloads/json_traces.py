@@ -1,4 +1,5 @@
-"""Readers of traces in JSON: lines of Mooncake, Bailian and WEKA, and ServeGen's conversations.
+"""Readers of traces in JSON: lines of Mooncake, Bailian, WEKA and ServeGen's batch jobs, and
+ServeGen's conversations.
 
 A hash id stands for a block of a prompt: equal ones mean equal tokens from the start on.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,9 @@ SERVEGEN_KEYS = ("turn", "timestamp", "input_token_count", "output_token_count")
 def read_json_lines(path: Path, provenance: Provenance) -> Trace:
     """Of Mooncake: timestamp in ms, input_length, output_length, and hash_ids of MOONCAKE_BLOCK
     tokens. Of Qwen-Bailian (usage traces, 2025): timestamp in seconds, BAILIAN_BLOCK tokens,
-    chat_id, and parent_chat_id, which is -1 where a conversation begins. Of WEKA: `_agents`."""
+    chat_id, and parent_chat_id, which is -1 where a conversation begins. Of ServeGen's batch jobs
+    (data/offline of github.com/alibaba/ServeGen, trace_d to trace_f): request_id, input_length and
+    output_length, and no times, since all of a job arrives at once. Of WEKA: `_agents`."""
     lines = json_lines(path)
     where, first = next(lines)
     lines = chain([(where, first)], lines)
@@ -38,13 +42,18 @@ def read_json_lines(path: Path, provenance: Provenance) -> Trace:
         return _agents(path, lines, provenance)
     bailian = "chat_id" in first
     block, per_s = (BAILIAN_BLOCK, 1) if bailian else (MOONCAKE_BLOCK, 1000)
-    keys = ["timestamp", "input_length", "output_length"]
+    job = "request_id" in first and "timestamp" not in first
+    keys = (
+        ["input_length", "output_length"] if job else ["timestamp", "input_length", "output_length"]
+    )
     keys += ["chat_id", "parent_chat_id"] if bailian else []
     shared, rows = list[Segments](), list[tuple[Any, ...]]()
     for where, record in lines:
-        rows.append(numbers(where, record, *keys))
+        found = numbers(where, record, *keys)
+        rows.append((0, *found) if job else found)
         shared.append(blocks(where, record, block))
-    return _trace(path, rows, provenance, shared=shared, per_s=per_s)
+    trace = _trace(path, rows, provenance, shared=shared, per_s=per_s)
+    return replace(trace, arrival_s=None) if job else trace
 
 
 def _agents(path: Path, lines: Iterator[tuple[str, Record]], provenance: Provenance) -> Trace:

@@ -133,6 +133,34 @@ def test_servegens_conversations_are_sessions_by_their_lists(tmp_path: Path) -> 
         read(path)
 
 
+def test_servegens_batch_jobs_are_lengths_and_have_no_times(tmp_path: Path) -> None:
+    """As data/offline/README.md of its repository has them; the numbers are made up."""
+    path = tmp_path / "trace_d.jsonl"
+    rows = [
+        {"request_id": i, "type": "text", "input_length": n, "output_length": out, "duration": 700}
+        for i, (n, out) in enumerate([(61, 2370), (54, 12)])
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trace = read(path)
+    assert trace.arrival_s is None
+    assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == ([61, 54], [2370, 12])
+    hashed = {"request_id": 0, "type": "text", "input_length": 61, "hash_ids": [0], "img_ids": []}
+    path.write_text(json.dumps(hashed) + "\n")  # trace_a to trace_c tell no outputs
+    with pytest.raises(
+        UsageError, match=r"line 1: output_length must be a whole number .* got None"
+    ):
+        read(path)
+
+
+def test_what_servegens_generator_saves_is_read(tmp_path: Path) -> None:
+    """The header is that of its own test of save_requests_to_csv."""
+    path = tmp_path / "workload.csv"
+    path.write_text("request_id,timestamp,input_tokens,output_tokens\n0,0.5,10,20\n1,1.25,15,25\n")
+    trace = read(path)
+    assert trace.arrivals().tolist() == [0.5, 1.25]
+    assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == ([10, 15], [20, 25])
+
+
 def waits(schedule: Schedule) -> dict[int, list[int]]:
     """Prompt tokens of each request -> those of all that it waits for."""
     assert schedule.sessions is not None
