@@ -8,11 +8,11 @@ drifts; errors are medians over the passes. Each pass
    the rate at which the engine completes requests that all arrive at once;
 3. simulates each point again at the speed that the real run had (`harness.fidelity.speed`).
 
-Four commands run no engine; `--help` after each explains it:
+Four more commands, of which sessions alone runs an engine; `--help` after each explains it:
 
     python -m harness fidelity replay   simulates the loads of a table
     python -m harness fidelity gpu      simulates runs of vLLM on GPUs that others published
-    python -m harness fidelity sessions compares runs of one schedule of sessions
+    python -m harness fidelity sessions one schedule of sessions, served for real and simulated
     python -m harness fidelity elastic  simulates single operations that others measured on GPUs
 """
 
@@ -31,9 +31,7 @@ from typing import Any
 
 from rich.console import Console
 
-from harness.calibrate.__main__ import main as calibrate
-from harness.configuration.command_line import INTERRUPTED, ends_in_order
-from harness.errors import RunError
+from harness.configuration.command_line import ends_in_order
 from harness.fidelity import elastic, gpu, replay, sessions
 from harness.fidelity.arguments import (
     check,
@@ -49,6 +47,7 @@ from harness.fidelity.parity_runs import (
     Setting,
     calibration,
     capacity_per_s,
+    profile,
     serve,
     simulate,
 )
@@ -59,17 +58,6 @@ from harness.records.manifest import git_revision, machine
 from harness.records.run_folder import FinishedRun
 
 
-def profile(arguments: argparse.Namespace) -> None:
-    """Calibrates the engine here. Raises RunError where that fails."""
-    words = ["--engine", arguments.engine, "--model", arguments.model]
-    words += ["--hardware", arguments.hardware] if arguments.hardware else []
-    status = calibrate(["measure", *words])
-    if status == INTERRUPTED:
-        raise KeyboardInterrupt
-    if status:
-        raise RunError("calibration failed")
-
-
 def passes(
     arguments: argparse.Namespace, setting: Setting, knees: dict[str, float], console: Console
 ) -> Iterator[tuple[str, Row, LoadPoint, Path, FinishedRun]]:
@@ -78,7 +66,7 @@ def passes(
     engine, keep = arguments.engine, arguments.keep
     for number in range(1, arguments.passes + 1):
         if arguments.calibrate and not arguments.keep:
-            profile(arguments)
+            profile(arguments.engine, arguments.model, arguments.hardware)
         for workload in rotated(arguments.workloads, number - 1):
             point = LoadPoint(workload, inf, arguments.num_requests, setting)
             if workload not in knees:
@@ -166,7 +154,7 @@ def parity(words: Sequence[str], console: Console) -> None:
     console.print(f"{found['headline']}\n{out / 'parity.md'}", soft_wrap=True)
 
 
-# Words that say that no engine is served here, but published runs are simulated.
+# Words that say that no loads are measured.
 COMMANDS = {
     "replay": replay.main, "gpu": gpu.main, "sessions": sessions.main, "elastic": elastic.main,
 }  # fmt: skip

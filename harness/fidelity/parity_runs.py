@@ -11,10 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from harness.calibrate import zoo
+from harness.calibrate.__main__ import main as calibrate
 from harness.calibrate.profiles import Floats
+from harness.configuration.command_line import INTERRUPTED
 from harness.configuration.config import typed
 from harness.configuration.threads import engine_threads
 from harness.cost.hardware import Calibration, pair_key
@@ -77,6 +79,26 @@ class LoadPoint:
         )
 
 
+class ServedPoint(Protocol):
+    """What is served: the words of its command but for the engine's."""
+
+    @property
+    def setting(self) -> Setting: ...
+
+    def overrides(self) -> tuple[str, ...]: ...
+
+
+def profile(engine: str, model: str, hardware: str | None = None) -> None:
+    """Calibrates the engine here. Raises RunError where that fails."""
+    words = ["--engine", engine, "--model", model]
+    words += ["--hardware", hardware] if hardware else []
+    status = calibrate(["measure", *words])
+    if status == INTERRUPTED:
+        raise KeyboardInterrupt
+    if status:
+        raise RunError("calibration failed")
+
+
 def own(engine: str, profile: str) -> tuple[str, ...]:
     """What a real engine needs to be the one that was calibrated. vLLM's servers have no profile of
     theirs: `local` says that they are here."""
@@ -85,7 +107,7 @@ def own(engine: str, profile: str) -> tuple[str, ...]:
     return ("hardware=local",)
 
 
-def run(point: LoadPoint, run_dir: Path, engine: str, extra: Sequence[str] = ()) -> FinishedRun:
+def run(point: ServedPoint, run_dir: Path, engine: str, extra: Sequence[str] = ()) -> FinishedRun:
     """The point served by `engine`, its files in `run_dir`. RunError with its words if it broke."""
     command = [sys.executable, "-m", "harness", *point.overrides(), f"engine={engine}", *extra]
     done = subprocess.run(
@@ -127,7 +149,7 @@ def same_limits(engine: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def simulate(
-    served: FinishedRun, point: LoadPoint, run_dir: Path, time_scale: float = 1.0
+    served: FinishedRun, point: ServedPoint, run_dir: Path, time_scale: float = 1.0
 ) -> FinishedRun:
     """The point in simulation beside its run on a real engine: on one schedule, with equally many
     KV blocks of one size and the same limits, by the profile of that engine, whose times are taken

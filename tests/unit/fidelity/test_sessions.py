@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from harness.errors import RunError, UsageError
+from harness.fidelity import parity_runs, session_runs, sessions
 from harness.fidelity.sessions import main
 from harness.records.manifest import git_revision
 from harness.records.run_folder import FinishedRun
@@ -45,6 +47,48 @@ def test_equal_hits_are_told_with_both_runs(runs: dict[str, Path], tmp_path: Pat
 def test_other_hits_end_with_their_number(runs: dict[str, Path], tmp_path: Path) -> None:
     words = [str(runs["one"]), str(runs["other"]), "--out", str(tmp_path / "x.json")]
     with pytest.raises(RunError, match="the prefix caches of 1 of 2 requests differ"):
+        main(words, Console())
+
+
+def test_the_whole_comparison_is_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The engine stands for a live one: it is simulated. Both runs have the same memory."""
+    words = ("workload.num_sessions=3", "workload.rate_per_s=1", "workload.scale_tokens=0.1")
+    monkeypatch.setitem(session_runs.LOADS, "torch", words)
+    monkeypatch.setattr(sessions, "RUNS", tmp_path)
+    calibrated: list[str] = []
+    monkeypatch.setattr(session_runs, "profile", lambda *words: calibrated.extend(words))
+    run = parity_runs.run
+
+    def simulated(
+        point: parity_runs.ServedPoint, run_dir: Path, engine: str, extra: Sequence[str] = ()
+    ) -> FinishedRun:
+        return run(point, run_dir, "sim", [word for word in extra if "threads" not in word])
+
+    for module in (session_runs, parity_runs):
+        monkeypatch.setattr(module, "run", simulated)
+    main(["--engine", "torch"], Console(width=120))
+    assert calibrated == ["torch", "tiny-llama"]
+    found = json.loads((tmp_path / "torch.json").read_text())
+    assert (len(found["runs"]), found["requests_with_other_hits"]) == (2, 0)
+    assert all("engine.num_kv_blocks=8192" in row["overrides"] for row in found["runs"])
+    assert found["calibration"]["measured"], "what the simulation was told of the machine"
+    said = capsys.readouterr().out
+    assert said.count("(+0%)") == 2, "of first and of later turns"
+    assert "equal hits of all" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give --engine, or the folders"),
+        (["--engine", "torch", "run"], "give --engine, or the folders"),
+        (["run", "run"], "--out FILE is missing"),
+    ],
+)
+def test_either_an_engine_or_runs_are_given(words: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
         main(words, Console())
 
 
