@@ -99,7 +99,7 @@ def run_case(case: Case, *, again: bool) -> Made:
         if not again and _broken_by_its_fault(path):
             return load(path)
         try:
-            obtain(parts, command, wait=True, announce=lambda line: None)
+            path = obtain(parts, command, wait=True, announce=lambda line: None).path
         except RunError:
             if not _broken_by_its_fault(path):
                 raise
