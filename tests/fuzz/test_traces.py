@@ -107,10 +107,12 @@ def csv_text(draw: st.DrawFn) -> bytes:
 @st.composite
 def json_lines(draw: st.DrawFn) -> bytes:
     lines = []
-    weka = draw(st.booleans())
-    names = ("t", "in", "out") if weka else ("timestamp", "input_length", "output_length")
+    of = draw(st.sampled_from(["weka", "weka", "mooncake", "bailian", "servegen's jobs"]))
+    weka, time = of == "weka", "request_id" if of == "servegen's jobs" else "timestamp"
+    names: tuple[str, ...] = ("t", "in", "out") if weka else (time, "input_length", "output_length")
+    names += ("chat_id", "parent_chat_id") if of == "bailian" else ()
     for _ in range(draw(st.integers(1, 4))):
-        lengths = [draw(st.integers(0, most)) for most in (10**7, 10**5, 10**4)]
+        lengths = [draw(st.integers(0, 10 ** (8 - place))) for place, _ in enumerate(names)]
         row: dict[str, Any] = dict(zip(names, lengths, strict=True))
         row["hash_ids"] = draw(st.lists(st.integers(), max_size=3))
         if draw(st.booleans()):
@@ -250,7 +252,7 @@ def test_csv(content: bytes) -> None:
 
 @inputs(0.15)
 @given(damaged(json_lines()))
-def test_mooncake(content: bytes) -> None:
+def test_json_lines(content: bytes) -> None:
     check(content)
 
 
