@@ -33,6 +33,7 @@ from harness.configuration.checkpoint import take_checkpoint
 from harness.configuration.command_line import COMMANDS, run_command
 from harness.configuration.credentials import hold, without_credentials
 from harness.configuration.options import CONF
+from harness.configuration.ray_address import check_launcher
 from harness.errors import InvalidRun, RunError, UsageError, first_line, told
 from harness.running import interrupts, sweep_points
 
@@ -111,6 +112,7 @@ def main() -> None:
         if {"-m", "--multirun"} & set(sys.argv) and any(a.startswith(RUN_DIR) for a in sys.argv):
             raise UsageError(f"with -m each run has its own folder: give {SWEEP_DIR}DIR instead")
         known_objective(sys.argv)
+        check_launcher(sys.argv)
         if all(map(says_no_mode, sys.argv[1:])):
             with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
                 words = [*sys.argv[1:], "hydra.mode=RUN"]

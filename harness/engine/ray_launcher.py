@@ -10,11 +10,11 @@ import logging
 import os
 import secrets
 import signal
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from harness.configuration.ray_address import VARIABLE, check_address
 from harness.engine import tcp
 from harness.engine.agents_launcher import ANSWER_S, AgentsLauncher
 from harness.engine.node_agent import NodeAgent
@@ -22,9 +22,7 @@ from harness.errors import RunError, UsageError, first_line
 from harness.running import device_lock
 
 CLUSTERS = ("local", "ray")
-REACH_S, PLACE_S = 5.0, 60.0
-# Ray asks an address that does not answer twenty times, for many minutes.
-FEW_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "2", "RAY_py_gcs_connect_timeout_s": "5"}
+PLACE_S = 60.0
 MISSING = "engine.cluster=ray needs Ray, which is not installed: pip install '.[cluster]'"
 OF_A_CLUSTER = "hardware.nodes names nodes of a Ray cluster: give engine.cluster=ray"
 
@@ -113,19 +111,12 @@ def check_versions(agents: Sequence[RayAgent]) -> None:
 
 def _connected(stack: ExitStack) -> Any:
     """Ray, connected until `stack` ends."""
-    for name, value in FEW_TRIES.items():
-        os.environ.setdefault(name, value)
+    address = os.environ.get(VARIABLE, "auto")
+    check_address(address, VARIABLE)
     try:
         import ray
     except ImportError:
         raise UsageError(MISSING) from None
-    address = os.environ.get("RAY_ADDRESS", "auto")
-    if ":" in address and "://" not in address:  # Ray itself would try for minutes
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), REACH_S).close()
-        except (OSError, ValueError) as error:
-            raise UsageError(f"no Ray cluster at RAY_ADDRESS={address}: {error}") from None
     before = signal.getsignal(signal.SIGTERM)
     try:
         with _silent():

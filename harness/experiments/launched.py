@@ -24,6 +24,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
+from harness.configuration.ray_address import check_launcher
 from harness.errors import RunError, UsageError, first_line
 from harness.experiments.compose import ROOT, composing
 from harness.experiments.points import RUNS
@@ -110,7 +111,8 @@ def add_launcher(about: ArgumentParser) -> None:
 
 def launcher_words(name: str | None, words: Sequence[str]) -> list[str]:
     """What names the launcher `name` with its own keys among `words`; [] where there is none.
-    Raises UsageError for keys without a launcher, and for a launcher or a key that there is not."""
+    Raises UsageError for keys without a launcher, for a launcher or a key that there is not, and
+    where nobody answers at the address of a Ray cluster."""
     own = [word for word in words if word.lstrip("+").startswith(PREFIX)]
     if name is None:
         if own:
@@ -118,6 +120,7 @@ def launcher_words(name: str | None, words: Sequence[str]) -> list[str]:
         return []
     found = [f"hydra/launcher={name}", *own]
     _config(found)
+    check_launcher(found)
     return found
 
 
