@@ -11,18 +11,23 @@ engine.
 
 Each value that is tried is a run in FOLDER/VALUE. A complete run is not repeated. The answer is
 in capacity.json and capacity.png in FOLDER.
+
+Values are tried one after another on this host. --launcher NAME has one of Hydra's launchers try
+--jobs of them at a time, evenly between the two that bound the answer; its keys are
+hydra.launcher.KEY=VALUE.
 """
 
 from __future__ import annotations
 
 import hashlib
-import operator
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
+from itertools import pairwise
+from math import floor
 from pathlib import Path
 
 from rich.console import Console
@@ -31,42 +36,17 @@ from rich.table import Table
 
 from harness.configuration.checks import require
 from harness.configuration.command_line import INTERRUPTED, ends_in_order, parser
-from harness.errors import RunError, UsageError
+from harness.errors import UsageError
+from harness.experiments.launched import Launched, add_launcher, launcher_words
+from harness.experiments.probes import Probe, Term, run_probe
 from harness.files import read_json, write_json
-from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions
 from harness.running import interrupts
 
-OPERATORS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 TERM = re.compile(r"\s*([^\s<>]+)\s*(<=|>=|<|>)\s*([-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?)\s*")
 RANGE = re.compile(r"([\w./@]+)=([^.]\S*?)\.\.(\S+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One comparison of a summary's number, by dotted name."""
-
-    metric: str
-    sign: str
-    bound: float
-
-    def holds(self, value: float) -> bool:
-        return bool(OPERATORS[self.sign](value, self.bound))
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A run at `value`. `metrics` of the condition's terms, in their order; None: it was refused,
-    for the reason that `refused` has."""
-
-    value: float
-    metrics: tuple[float, ...] | None
-    holds: bool
-    folder: Path
-    refused: str = ""
-
-
-Try = Callable[[float], Probe]
+Probing = Callable[[float, str], Probe]  # at a value of the key, with the word that sets it
+Try = Callable[[Sequence[float]], list[Probe]]  # at each of these values
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +59,15 @@ class Span:
     whole: bool
     within: float
 
-    def middle(self, low: float, high: float) -> float | None:
-        """The value to try between two that disagree; None: they are near enough."""
+    def between(self, low: float, high: float, count: int) -> list[float]:
+        """At most `count` values to try between two that disagree; none: they are near enough."""
+        if high - low <= (1 if self.whole else self.within * abs(high)):
+            return []
+        parts = count + 1
+        found = [(low * (parts - part) + high * part) / parts for part in range(1, parts)]
         if self.whole:
-            return None if high - low <= 1 else float((int(low) + int(high)) // 2)
-        return None if high - low <= self.within * abs(high) else (low + high) / 2
+            found = [float(floor(value)) for value in found]
+        return [value for value in dict.fromkeys(found) if low < value < high]
 
     def word(self, value: float) -> str:
         return f"{self.key}={int(value) if self.whole else format(value, '.6g')}"
@@ -115,17 +99,17 @@ def terms_of(condition: str) -> list[Term]:
     return terms
 
 
-def search(span: Span, probe: Try) -> list[Probe]:
-    """Probes in the order of their values: the ends, and halvings between the two neighbours that
-    disagree. Raises RunError where both ends were refused."""
-    low, high = probe(span.low), probe(span.high)
-    probes = [low, high]
+def search(span: Span, tried: Try, at_a_time: int = 1) -> list[Probe]:
+    """Probes in the order of their values: the ends, and then again and again `at_a_time` values
+    between the two neighbours that disagree. Raises UsageError where both ends were refused."""
+    low, high = probes = tried([span.low, span.high])
     if low.metrics is None and high.metrics is None:
         raise UsageError(f"{span.word(span.low)} and {span.word(span.high)}: {high.refused}")
-    while low.holds != high.holds and (at := span.middle(low.value, high.value)) is not None:
-        found = probe(at)
-        probes.append(found)
-        low, high = (found, high) if found.holds == low.holds else (low, found)
+    while low.holds != high.holds and (at := span.between(low.value, high.value, at_a_time)):
+        found = tried(at)
+        probes += found
+        neighbours = pairwise([low, *found, high])
+        low, high = next(pair for pair in neighbours if pair[0].holds != pair[1].holds)
     return sorted(probes, key=lambda each: each.value)
 
 
@@ -141,30 +125,30 @@ def answer(span: Span, probes: Sequence[Probe], condition: str) -> str:
     return f"{condition} holds from {span.word(holding[0])} on"
 
 
-def run_probe(span: Span, terms: Sequence[Term], words: Sequence[str], folder: Path) -> Try:
-    """Runs `python -m harness` at a value, unless that is complete."""
+def tried_here(span: Span, probe: Probing) -> Try:
+    """One value after another, on this host."""
 
-    def probe(value: float) -> Probe:
-        interrupts.check()
-        word = span.word(value)
-        run = folder / word.partition("=")[2]
-        command = [sys.executable, "-m", "harness", *words, word, f"hydra.run.dir={run}"]
-        command.append("progress=false")
-        with Console(stderr=True).status(escape(word)):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = done.stderr.rpartition("error: ")[2].strip()
-            if done.returncode != 2:
-                raise RunError(f"{word}: {said or f'exit status {done.returncode}'}")
-            return Probe(value, None, False, run, said)
-        finished = FinishedRun.load(run)
-        if finished.invalid:
-            raise RunError(f"{word} is INVALID: {finished.invalid}")
-        metrics = tuple(finished.number(term.metric) for term in terms)
-        holds = all(term.holds(m) for term, m in zip(terms, metrics, strict=True))
-        return Probe(value, metrics, holds, run)
+    def tried(values: Sequence[float]) -> list[Probe]:
+        probes = []
+        for value, word in zip(values, map(span.word, values), strict=True):
+            with Console(stderr=True).status(escape(word)):
+                probes.append(probe(value, word))
+        return probes
 
-    return probe
+    return tried
+
+
+def tried_on(launcher: Launched, span: Span, probe: Probing) -> Try:
+    """All values together, one launch."""
+
+    def tried(values: Sequence[float]) -> list[Probe]:
+        words = [*map(span.word, values)]
+        futures = [launcher.submit(probe, *each) for each in zip(values, words, strict=True)]
+        with Console(stderr=True).status(escape(", ".join(words))):
+            launcher.launch()
+        return [future.result() for future in futures]
+
+    return tried
 
 
 def show(span: Span, terms: Sequence[Term], probes: Sequence[Probe], found: str) -> None:
@@ -203,12 +187,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about.add_argument("--within", type=float, default=0.02, metavar="SHARE", help=exact)
     where = "where the runs are; default: results/runs/capacity-KEY-HASH"
     about.add_argument("--folder", type=Path, metavar="DIR", help=where)
+    add_launcher(about)
+    jobs = "values that the launcher tries at a time (2)"
+    about.add_argument("--jobs", type=int, metavar="N", help=jobs)
     given = about.parse_intermixed_args(arguments)
+    require(given.launcher or given.jobs is None, f"--jobs {given.jobs} goes with --launcher NAME")
+    at_a_time = (2 if given.launcher else 1) if given.jobs is None else given.jobs
+    require(at_a_time >= 1, f"--jobs {given.jobs} must be at least 1")
     interrupts.listen()
     span, terms = span_of(given.span, given.within), terms_of(given.condition)
-    folder = given.folder or default_folder(span.key, given.overrides)
+    launcher = launcher_words(given.launcher, given.overrides)
+    words = [word for word in given.overrides if word not in launcher]
+    folder = given.folder or default_folder(span.key, words)
+    folder = folder.absolute() if launcher else folder  # its tasks begin elsewhere
+    probe = partial(run_probe, terms, words, folder, Path.cwd())
+    on = partial(tried_on, Launched(launcher, at_a_time)) if launcher else tried_here
     try:
-        probes = search(span, run_probe(span, terms, given.overrides, folder))
+        probes = search(span, on(span, probe), at_a_time)
     except KeyboardInterrupt:
         print("interrupted: the same command goes on where this one ended", file=sys.stderr)
         return INTERRUPTED

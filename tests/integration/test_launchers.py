@@ -44,6 +44,27 @@ def test_a_bad_point_leaves_the_others_and_the_status_is_2(
     assert num_complete == 2
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "words"),
+    [
+        ("hydra_joblib_launcher", "joblib", ("hydra.launcher.n_jobs=2",)),
+        ("hydra_submitit_launcher", "submitit_local", ()),
+        ("hydra_ray_launcher", "ray", ALONE),
+    ],
+)
+def test_a_search_is_the_same_on_a_launcher(
+    module: str, name: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    pytest.importorskip(f"hydra_plugins.{module}", reason="pip install '.[cluster]'")
+    asked = ("capacity", "workload.num_requests=2..9", "until", "num_completed<5", *POINT[:5])
+    launcher = ("--launcher", name, "--jobs", "3", *words, "--folder", str(tmp_path))
+    ended = run_command(*asked, "tracking=none", "figure=null", *launcher, env={})
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "num_completed<5 holds up to workload.num_requests=4" in ended.stdout
+    made = {path.parent.name for path in tmp_path.rglob("summary.json")}
+    assert made == {"2", "3", "4", "5", "7", "9"}
+
+
 def test_optuna_looks_at_the_objective(tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="pip install '.[cluster]'")
     words = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "objective=ttft_s.mean")

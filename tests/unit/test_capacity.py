@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 
 from harness.errors import UsageError
 from harness.experiments.capacity import (
-    Probe,
     Span,
-    Term,
+    Try,
     answer,
+    default_folder,
     main,
-    run_probe,
     search,
     span_of,
     terms_of,
+    tried_here,
 )
+from harness.experiments.compose import ROOT
+from harness.experiments.probes import Probe, Term, run_probe
 
 
-def probes_of(
-    holds: Callable[[float], bool], refused_below: float = 0.0
-) -> Callable[[float], Probe]:
+def probes_of(holds: Callable[[float], bool], refused_below: float = 0.0) -> Try:
     def probe(value: float) -> Probe:
         if value < refused_below:
             return Probe(value, None, False, Path(), "does not fit")
         return Probe(value, (value,), holds(value), Path())
 
-    return probe
+    return lambda values: [*map(probe, values)]
+
+
+@pytest.fixture(autouse=True)
+def hydra_as_it_was() -> Iterator[None]:
+    """A command starts Hydra once for its process; other tests of this one start it anew."""
+    GlobalHydra.instance().clear()
+    yield
+    GlobalHydra.instance().clear()
 
 
 WHOLE = Span("n", 1, 64, True, 0.02)
@@ -43,6 +53,34 @@ def test_the_edge_is_found_from_either_side(edge: int) -> None:
     assert answer(WHOLE, falling, "c") == f"c holds up to n={edge}"
     assert len(rising) <= 2 + 6
     assert [each.value for each in rising] == sorted({each.value for each in rising})
+
+
+@pytest.mark.parametrize("at_a_time", [2, 3, 7, 100])
+@pytest.mark.parametrize("edge", [1, 2, 32, 62, 63])
+def test_values_tried_together_find_the_same_edge_in_fewer_rounds(
+    edge: int, at_a_time: int
+) -> None:
+    rounds: list[Sequence[float]] = []
+
+    def tried(values: Sequence[float]) -> list[Probe]:
+        rounds.append(values)
+        return probes_of(lambda v: v <= edge)(values)
+
+    found = search(WHOLE, tried, at_a_time)
+    assert answer(WHOLE, found, "c") == f"c holds up to n={edge}"
+    assert all(len(values) <= max(2, at_a_time) for values in rounds)
+    assert len({each.value for each in found}) == len(found)
+    most = {2: 5, 3: 4, 7: 3, 100: 2}[at_a_time]  # beside the ends: 64 to less than 2
+    assert len(rounds) <= 1 + most
+
+
+def test_fractions_between_two_divide_them_evenly() -> None:
+    span = span_of("rate=0.5..8", 0.01)
+    assert span.between(1.0, 2.0, 3) == [1.25, 1.5, 1.75]
+    assert span.between(1.0, 2.0, 1) == [1.5]
+    assert span.between(1.0, 1.001, 3) == []
+    assert WHOLE.between(3, 5, 9) == [4]
+    assert WHOLE.between(4, 5, 9) == []
 
 
 def test_what_is_refused_does_not_hold() -> None:
@@ -87,6 +125,16 @@ def test_conditions_are_all_of_their_terms() -> None:
         (["n=1..2", "until", "a=1", "+system=vllm"], "is not METRIC<NUMBER"),
         (["n=1..2", "until", "a<x", "+system=vllm"], "is not METRIC<NUMBER"),
         (["n=1..2", "until", "a<1", "+system=vllm", "--within", "2"], "--within=2"),
+        (["n=1..2", "until", "a<1", "+system=vllm", "--jobs", "2"], "goes with --launcher"),
+        (["n=1..2", "until", "a<1", "+system=vllm", "hydra.launcher.a=1"], "name the launcher"),
+        (
+            ["n=1..2", "until", "a<1", "+system=vllm", "--launcher", "basic", "--jobs", "0"],
+            "--jobs 0 must be at least 1",
+        ),
+        (
+            ["n=1..2", "until", "a<1", "+system=vllm", "--launcher", "slurp"],
+            "hydra/launcher=slurp does not exist; choose one of: basic",
+        ),
     ],
 )
 def test_a_wrong_question_is_one_sentence(
@@ -117,8 +165,44 @@ def test_it_asks_runs_and_repeats_none(tmp_path: Path, capsys: pytest.CaptureFix
     )
 
 
+def test_a_launcher_makes_the_same_runs_from_where_the_command_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hydra's own launcher makes them in this process; it begins each task in another folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    command = [
+        "workload.num_requests=2..9", "until", "num_completed<5", "+system=vllm",
+        "+workload=burstgpt", "engine=sim", "tracking=none", "figure=null",
+    ]  # fmt: skip
+    assert main([*command, "--launcher", "basic", "--jobs", "3", "--folder", "runs"]) == 0
+    assert "num_completed<5 holds up to workload.num_requests=4" in capsys.readouterr().out
+    made = {path.parent for path in tmp_path.rglob("summary.json")}
+    assert made == {tmp_path / "runs" / number for number in ("2", "3", "4", "5", "7", "9")}
+    assert (tmp_path / "runs" / "capacity.png").is_file()
+
+
+def test_a_launchers_words_are_no_part_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another launcher goes on with the runs that there are."""
+    folders: list[Path] = []
+
+    def searched(span: Span, tried: Try, at_a_time: int) -> list[Probe]:
+        raise KeyboardInterrupt
+
+    def noted(key: str, words: Sequence[str]) -> Path:
+        folders.append(default_folder(key, words))
+        return folders[-1]
+
+    monkeypatch.setattr("harness.experiments.capacity.search", searched)
+    monkeypatch.setattr("harness.experiments.capacity.default_folder", noted)
+    command = ["seed=1..2", "until", "a<1", "+system=vllm"]
+    assert main(command) == main([*command, "--launcher", "basic"]) == 130
+    assert folders[0] == folders[1]
+
+
 def test_a_word_that_no_run_takes_is_told(tmp_path: Path) -> None:
     words = ["+system=vllm", "+workload=nothing", "tracking=none", "engine=sim"]
     span = Span("seed", 1, 2, True, 0.1)
+    probe = partial(run_probe, terms_of("a<1"), words, tmp_path, Path.cwd())
     with pytest.raises(UsageError, match="nothing"):
-        search(span, run_probe(span, terms_of("a<1"), words, tmp_path))
+        search(span, tried_here(span, probe))
