@@ -49,3 +49,4 @@ class Cluster:
     placements: Sequence[Placement]  # what each of `instances` or `pool` was asked for, in order
     elastic: ElasticCluster | None = None
     victims: Sequence[Victim] = ()  # each instance in the placements' order, for faults on purpose
+    hosts: Sequence[Victim] = ()  # nodes that can die whatever the system, for the same

@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
+from harness.clock import Loop
+from harness.device.victim import Victim
 from harness.engine.launcher import NodeLost
-from harness.engine.site import HERE, Site
+from harness.engine.site import HERE, Expect, Site
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 GRACE_S = 10.0  # between asking a server to end and killing it; vLLM takes 1 to 2
@@ -66,9 +68,9 @@ class Server:
         words = [sys.executable, str(SUPERVISOR), str(GRACE_S), *plan.command(port)]
         self._supervisor = plan.site.start(words, plan.env, plan.log_path)
 
-    def pids(self) -> list[int]:
-        """Of the server's processes, on this host; their supervisor ends with them."""
-        return self._supervisor.below()
+    def victim(self, loop: Loop, expect: Expect) -> Victim:
+        """The server's processes, for faults on purpose; their supervisor ends with them."""
+        return self.plan.site.victim(self.name, loop, self._supervisor, expect)
 
     @property
     def running(self) -> bool:

@@ -20,7 +20,6 @@ from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
 from harness.configuration.checkpoint import check_checkpoint
 from harness.configuration.checks import one_of, positive
-from harness.device.processes import Processes
 from harness.device.prompts import FIRST_ID
 from harness.drivers import vllm_command
 from harness.drivers.body import TOKEN_IDS, Bodies, completion_body
@@ -30,6 +29,7 @@ from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_process import input_output
 from harness.drivers.replay import replaying
 from harness.drivers.server import Plan, Server, fetch
+from harness.engine.agents_launcher import AgentsLauncher
 from harness.engine.ray_launcher import CLUSTERS, OF_A_CLUSTER, ray_launcher
 from harness.engine.site import HERE, Node, Site
 from harness.engine.tokens import write_tokens
@@ -96,13 +96,15 @@ class VllmEngine:
             check_checkpoint(experiment.models[name])
         with ExitStack() as held:
             plugin = held.enter_context(experiment.plugin()) if experiment.plugin else None
-            sites, nodes = self._sites(held, experiment)
-            plans = self._plans(experiment, served, plugin, sites)
+            launcher = self._launcher(held, experiment)
+            plans = self._plans(experiment, served, plugin, _sites(held, experiment, launcher))
             timeout_s = self._config.start_timeout_s
             servers = held.enter_context(running(plans, timeout_s, experiment.announce))
             for server, name in zip(servers, served, strict=True):
                 _warm_up(server, name)
-            self._resolved = _resolved(servers, experiment, served) | nodes
+            self._resolved = _resolved(servers, experiment, served)
+            if launcher is not None:
+                self._resolved |= {"nodes": launcher.about}
             fields = REQUEST_FIELDS
             if self._config.token_ids:
                 fields = fields | TOKEN_IDS
@@ -121,25 +123,24 @@ class VllmEngine:
                 held.enter_context(_counted(servers, plugin, self._resolved, experiment))
             mortal = Mortal(endpoints, experiment)
             watch(servers, loop, mortal.died)
-            victims = [
-                Processes(each.name, loop, each.pids, partial(mortal.names.add, each.name))
-                for each in servers
-            ]
-            if nodes:  # which may die; that is the system's to deal with
-                mortal.names.update(each.name for each in servers)
-                victims = []  # their processes are not this host's
-            yield experiment.cluster(endpoints=endpoints, victims=victims)
+            victims = [s.victim(loop, partial(mortal.names.add, s.name)) for s in servers]
+            cluster = experiment.cluster(endpoints=endpoints, victims=victims)
+            if launcher is not None:
+                cluster.hosts = launcher.hosts
+                for victim in victims:
+                    victim.expect()  # its node may die, which is the system's to deal with
+            yield cluster
 
     def resolved(self) -> Mapping[str, Any]:
         return self._resolved
 
-    def _sites(self, stack: ExitStack, experiment: Experiment) -> tuple[list[Site], dict[str, Any]]:
-        """Where each server runs; what the manifest says of the nodes of a cluster."""
+    def _launcher(self, stack: ExitStack, experiment: Experiment) -> AgentsLauncher | None:
+        """Of a cluster, with an agent on each of its nodes; None: servers are this host's."""
         hardware = experiment.hardware
         if self._config.cluster == "local":
             if hardware.nodes is not None:
                 raise UsageError(OF_A_CLUSTER)
-            return [HERE] * len(experiment.placements), {}
+            return None
         if experiment.plugin is not None:
             raise UsageError("engine.cluster=ray with a plug-in of vLLM's; valid: local")
         widths = {len(placement.devices) for placement in experiment.placements}
@@ -150,10 +151,7 @@ class VllmEngine:
                 f"hardware.device={hardware.device} must be cpu, hardware.devices_per_node="
                 f"{hardware.devices_per_node} must be the tp of every model, here {wide}"
             )
-        launcher = ray_launcher(stack, hardware.num_nodes, hardware.nodes)
-        starts = [placement.devices.start for placement in experiment.placements]
-        nodes = [start // hardware.devices_per_node for start in starts]
-        return [Node(stack, launcher, node) for node in nodes], {"nodes": launcher.about}
+        return ray_launcher(stack, hardware.num_nodes, hardware.nodes)
 
     def _plans(
         self,
@@ -215,6 +213,15 @@ class VllmEngine:
             allow_early_end=False,
             keep=self._config.token_ids,
         )
+
+
+def _sites(stack: ExitStack, experiment: Experiment, launcher: AgentsLauncher | None) -> list[Site]:
+    """Where each server runs."""
+    if launcher is None:
+        return [HERE] * len(experiment.placements)
+    starts = [placement.devices.start for placement in experiment.placements]
+    per_node = experiment.hardware.devices_per_node
+    return [Node(stack, launcher, start // per_node) for start in starts]
 
 
 def _keep_tokens(experiment: Experiment) -> None:

@@ -1,6 +1,6 @@
 """Workers on nodes that have an agent each, which are connected over TCP.
 
-What an agent is asked for is `NodeAgent`'s; how it is asked is another's: Ray's, or a call.
+What an agent is asked for is `NodeAgent`'s; how it is asked is another's (`harness.engine.agent`).
 """
 
 from __future__ import annotations
@@ -8,26 +8,18 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from harness.clock import Loop
 from harness.engine import tcp
+from harness.engine.agent import DEAD_S, Agent
+from harness.engine.far_victims import FarNode, FarProcesses
 from harness.engine.host import Launch
 from harness.engine.launcher import NodeLost, Process
 from harness.errors import RunError, UsageError
 
-DEAD_S = 2.0  # an agent that does not answer for so long, when its worker has gone, is gone too
-ANSWER_S = 20.0
 PART_S = 1.0  # of waiting, in one question
-
-
-class Agent(Protocol):
-    def ask(self, method: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Any:
-        """The answer. RunError: it failed, or gave none in time. tcp.Refused, UsageError: it
-        raised one."""
-
-    def tell(self, method: str, *arguments: Any) -> None:
-        """Asks for no answer."""
 
 
 class AgentsLauncher:
@@ -35,6 +27,7 @@ class AgentsLauncher:
 
     def __init__(self, agents: Sequence[Agent], token: bytes) -> None:
         self.agents, self.token = agents, token
+        self.hosts = [FarNode(number, agent) for number, agent in enumerate(agents)]
         self.about: list[dict[str, Any]] = [agent.ask("about") for agent in agents]
         self._files: list[list[str]] = [[] for _ in agents]  # of each node, by name
         self._nodes: dict[str, int] = {}  # of workers
@@ -71,6 +64,12 @@ class AgentsLauncher:
             broke = isinstance(error, RunError) or runs
             raise (RunError if broke else UsageError)(told) from None
         return FarProcess(agent, self.named(node), pid), sock
+
+    def victim(
+        self, node: int, name: str, loop: Loop, find: Callable[[], Iterable[int]],
+        expect: Callable[[], None],
+    ) -> FarProcesses:  # fmt: skip
+        return FarProcesses(name, loop, self.agents[node], find, expect)
 
     def line(self, node: int) -> socket.socket:
         """A connection to the agent that ends with it, for whoever waits for its end."""

@@ -10,7 +10,6 @@ from typing import Any
 from harness.clock import Event, WallLoop
 from harness.device.base import Arriving, BaseInstance, Grown
 from harness.device.location import Location, dram, hbm, ssd
-from harness.device.processes import Processes
 from harness.device.topology import Topology
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.device_layout import DeviceLayout, memory_for_blocks, memory_for_kv
@@ -99,7 +98,10 @@ class TorchElastic:
             self._fabric.join(instance.memory, Commands(worker, self._loop))
             whole = self.pipeline([(instance, range(instance.model.num_layers))])
             instance.runner = TorchRunner(instance, whole, self._shared)
-        self.victims = [Processes(worker.name, self._loop, worker.pids) for worker, _ in started]
+        self.victims = [
+            self._workers.victim(index, worker.name, worker.pids)
+            for index, (worker, _) in enumerate(started)
+        ]
         instances = [instance for _, instance in started]
         self.cluster = ElasticCluster(
             instances, self, self._shared, experiment.models, experiment.hardware

@@ -17,7 +17,6 @@ from harness.cluster import Cluster
 from harness.configuration.checkpoint import require_family
 from harness.cost.profile import HardwareProfile
 from harness.device.caching_pool import CachingPool
-from harness.device.processes import Processes
 from harness.engine import attention_choice
 from harness.engine.agents_launcher import AgentsLauncher
 from harness.engine.block_tables import BlockTables
@@ -94,14 +93,15 @@ class TorchEngine:
             else:
                 instances = self._dedicated(workers, experiment)
                 victims = [
-                    Processes(one.name, experiment.loop, one.pids, one.may_fail)
-                    for one in instances
+                    workers.victim(index, one.name, one.pids, one.may_fail)
+                    for index, one in enumerate(instances)
                 ]
                 cluster = experiment.cluster(instances=instances, victims=victims)
             if self._config.cluster == "ray":
+                assert isinstance(launcher, AgentsLauncher)
+                cluster.hosts = launcher.hosts
                 for victim in cluster.victims:
                     victim.expect()  # its node may die, which is the system's to deal with
-                cluster.victims = ()  # their processes are not this host's
             yield cluster
 
     def _launcher(self, stack: ExitStack, experiment: Experiment) -> Launcher:

@@ -7,11 +7,14 @@ to have peers, another socket over which it is given one to each of them.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
+from harness.clock import Loop
+from harness.device.processes import Processes
+from harness.device.victim import Victim
 from harness.engine.host import Host, Launch
 
 
@@ -40,6 +43,12 @@ class Launcher(Protocol):
     def connect(self, one: str, other: str) -> None:
         """Has two workers with peers be able to talk to one another."""
 
+    def victim(
+        self, node: int, name: str, loop: Loop, find: Callable[[], Iterable[int]],
+        expect: Callable[[], None],
+    ) -> Victim:  # fmt: skip
+        """Workers of `node` for faults on purpose to strike: those whose numbers `find` gives."""
+
 
 class NodeLost(ConnectionError):
     """A worker is gone with the node it was on."""
@@ -62,3 +71,9 @@ class LocalLauncher:
     def start(self, launch: Launch, node: int) -> tuple[Process, socket.socket]:
         ours, theirs = socket.socketpair()
         return self._host.start(launch, theirs), ours
+
+    def victim(
+        self, node: int, name: str, loop: Loop, find: Callable[[], Iterable[int]],
+        expect: Callable[[], None],
+    ) -> Processes:  # fmt: skip
+        return Processes(name, loop, find, expect)

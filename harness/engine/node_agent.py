@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from harness.clock import WallLoop
+from harness.device.processes import Processes, below
 from harness.engine import relay, tcp
 from harness.engine.host import Host, Launch
 from harness.engine.node_files import serve
@@ -37,6 +42,21 @@ class _Refused(UsageError):
     pass
 
 
+class Shell(Command):
+    """Waits for a command. When Ray ends the agent, it kills its children first: the shell, and not
+    the command, which sees its input close and ends all that it has started."""
+
+    def __init__(self, words: Sequence[str], env: Mapping[str, str], log_path: Path) -> None:
+        super().__init__(["sh", "-c", '"$@"; exit $?', "sh", *words], env, log_path)
+
+    def below(self) -> list[int]:
+        """What the command has started, and not itself."""
+        with suppress(psutil.NoSuchProcess):
+            commands = psutil.Process(self.pid).children()
+            return [pid for command in commands for pid in below(command.pid)]
+        return []
+
+
 class NodeAgent(Host):
     """`address`: this node's, in the cluster's network."""
 
@@ -46,6 +66,8 @@ class NodeAgent(Host):
         self._tickets = count()
         self._awaited: dict[int, Future[socket.socket]] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._struck: dict[tuple[int, ...], Processes] = {}
+        self._stalled: list[Processes] = []
         self._listeners = ThreadPoolExecutor(thread_name_prefix="listener")
         # One thread for all: the kernel ends a worker with the thread that it was started by.
         self._starter = ThreadPoolExecutor(1, "starter")
@@ -138,10 +160,8 @@ class NodeAgent(Host):
         return relay.node_end(self._address, port, self._token)
 
     def supervise(self, words: Sequence[str], env: Mapping[str, str], log_path: Path) -> int:
-        """Starts a command that ends when its standard input closes: the number of the shell that
-        waits for it. When Ray ends this process, it kills its children first: the shell, and not
-        the command, which sees its input close and ends all that it has started."""
-        process = Command(["sh", "-c", '"$@"; exit $?', "sh", *words], env, log_path)
+        """Starts a command that ends when its standard input closes: its shell's number."""
+        process = Shell(words, env, log_path)
         self._processes[process.pid] = process
         return process.pid
 
@@ -153,6 +173,45 @@ class NodeAgent(Host):
 
     def kill(self, pid: int) -> None:
         self._processes[pid].kill()
+
+    def alive(self, pids: Sequence[int]) -> bool:
+        """Whether what was started by these numbers lives: any of its processes, or of those that
+        `strike` killed."""
+        return self._struck.get(tuple(pids), self._victim(WallLoop(), pids)).alive
+
+    def strike(self, pids: Sequence[int]) -> None:
+        """Kills what was started by these numbers: a fault on purpose."""
+        victim = self._struck[tuple(pids)] = self._victim(WallLoop(), pids)
+        victim.kill()
+
+    def stall(self, pids: Sequence[int], for_s: float) -> bool:
+        """Stops what was started by these numbers: a fault on purpose. Whether that struck."""
+        loop = WallLoop()
+        victim = self._victim(loop, pids)
+        self._stalled.append(victim)
+        try:
+            return bool(loop.run(victim.stall(for_s)))
+        finally:
+            self._stalled.remove(victim)
+
+    def release(self) -> None:
+        """Has all go on that is stopped."""
+        for victim in [*self._stalled]:
+            victim.release()
+
+    def die(self) -> None:
+        """As by SIGKILL, with all that was started here: a fault on purpose."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _victim(self, loop: WallLoop, pids: Sequence[int]) -> Processes:
+        """Workers, and what commands have started."""
+
+        def find() -> Iterator[int]:
+            for pid in pids:
+                process = self._processes[pid]
+                yield from process.below() if isinstance(process, Shell) else [pid]
+
+        return Processes("", loop, find)
 
     def wait(self, pid: int, timeout_s: float) -> int | None:
         """The exit status of a worker; None: it has none yet."""

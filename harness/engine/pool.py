@@ -11,7 +11,6 @@ from typing import Any
 from harness.cluster import Cluster
 from harness.cost.profile import HardwareProfile, TimeScale
 from harness.device.location import dram
-from harness.device.processes import Processes
 from harness.engine.config import TorchConfig
 from harness.engine.device import TorchDevice
 from harness.engine.device_share import gpu_share_bytes
@@ -70,8 +69,8 @@ class TorchPool:
             pool=pool,
             profile=HardwareProfile(hardware, found),
             victims=[
-                Processes(each.name, self._experiment.loop, each.pids, each.may_fail)
-                for each in devices
+                self._workers.victim(index, each.name, each.pids, each.may_fail)
+                for index, each in enumerate(devices)
             ],
         )
         return cluster, self._resolved(ready, found)

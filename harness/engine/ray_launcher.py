@@ -16,7 +16,8 @@ from typing import Any
 
 from harness.configuration.ray_address import VARIABLE, check_address
 from harness.engine import tcp
-from harness.engine.agents_launcher import ANSWER_S, AgentsLauncher
+from harness.engine.agent import ANSWER_S, AgentGone
+from harness.engine.agents_launcher import AgentsLauncher
 from harness.engine.node_agent import NodeAgent
 from harness.errors import RunError, UsageError, first_line
 from harness.running import device_lock
@@ -83,7 +84,8 @@ class RayAgent:
             if isinstance(cause := getattr(error, "cause", None), tcp.Refused | UsageError):
                 raise cause from None
             first, last = first_line(error), str(error).strip().rpartition("\n")[2]
-            raise RunError(  # Ray says last what was raised on the node
+            ended = isinstance(error, self._ray.exceptions.ActorDiedError)
+            raise (AgentGone if ended else RunError)(  # Ray says last what was raised on the node
                 f"the agent on {self.address} failed, or did not answer in {timeout_s:g} s: "
                 f"{first if last in first else f'{first} {last}'}"
             ) from None

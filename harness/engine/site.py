@@ -11,16 +11,20 @@ import select
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
 import psutil
 
-from harness.device.processes import below
+from harness.clock import Loop
+from harness.device.processes import Processes, below
+from harness.device.victim import Victim
 from harness.engine import relay, tcp
-from harness.engine.agents_launcher import Agent, AgentsLauncher, FarProcess
+from harness.engine.agent import Agent
+from harness.engine.agents_launcher import AgentsLauncher, FarProcess
+from harness.engine.far_victims import FarProcesses
 from harness.engine.launcher import Process
 from harness.errors import UsageError
 
@@ -39,8 +43,8 @@ class Supervisor(Process, Protocol):
     def end(self) -> None:
         """Returns at once."""
 
-    def below(self) -> list[int]:
-        """The numbers of the processes that it has started on this host."""
+
+Expect = Callable[[], None]  # is told that a fault is planned
 
 
 class Site(Protocol):
@@ -51,6 +55,9 @@ class Site(Protocol):
 
     def url(self, port: int) -> str:
         """Where this host reaches a server on the site's `port`."""
+
+    def victim(self, name: str, loop: Loop, command: Supervisor, expect: Expect) -> Victim:
+        """What `command` has started, for faults on purpose to strike."""
 
 
 class Command(subprocess.Popen[bytes]):
@@ -83,9 +90,6 @@ class Command(subprocess.Popen[bytes]):
     def kill(self) -> None:
         os.killpg(self.pid, signal.SIGKILL)
 
-    def below(self) -> list[int]:
-        return below(self.pid)
-
 
 class ThisHost:
     free_ports = staticmethod(relay.free_ports)
@@ -94,6 +98,10 @@ class ThisHost:
     @staticmethod
     def url(port: int) -> str:
         return f"http://{relay.LOOPBACK}:{port}"
+
+    @staticmethod
+    def victim(name: str, loop: Loop, command: Supervisor, expect: Expect) -> Processes:
+        return Processes(name, loop, lambda: below(command.pid), expect)
 
 
 HERE = ThisHost()
@@ -127,9 +135,6 @@ class FarCommand(FarProcess):
     def end(self) -> None:
         self._agent.tell("end", self.pid)
 
-    def below(self) -> list[int]:
-        return []
-
 
 class Node:
     """A node of `launcher`; its relays end with `stack`."""
@@ -153,3 +158,6 @@ class Node:
     def url(self, port: int) -> str:
         address = self._agent.ask("relay", port)
         return HERE.url(relay.harness_end(self._stack, tuple(address), self._launcher.token))
+
+    def victim(self, name: str, loop: Loop, command: Supervisor, expect: Expect) -> FarProcesses:
+        return FarProcesses(name, loop, self._agent, lambda: [command.pid], expect)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from harness.configuration.threads import engine_threads
+from harness.device.victim import Victim
 from harness.engine.clock_offset import ClockOffset
 from harness.engine.config import WARM_UP_TOKENS, TorchConfig
 from harness.engine.host import Launch
@@ -28,6 +29,7 @@ class Workers:
         self, stack: ExitStack, launcher: Launcher, config: TorchConfig, experiment: Experiment
     ) -> None:
         self.stack, self.launcher, self._config = stack, launcher, config
+        self._loop = experiment.loop
         per_node = experiment.hardware.devices_per_node
         self.nodes = [each.devices.start // per_node for each in experiment.placements]
         self.num_workers = num_workers(experiment)
@@ -61,6 +63,13 @@ class Workers:
             worker.clock = ClockOffset(self._clocks[name].error_s)
         self._clocks[name] = worker.clock
         return worker
+
+    def victim(
+        self, index: int, name: str, find: Callable[[], Iterable[int]],
+        expect: Callable[[], None] = lambda: None,
+    ) -> Victim:  # fmt: skip
+        """The workers of a placement, for faults on purpose."""
+        return self.launcher.victim(self.nodes[index], name, self._loop, find, expect)
 
     def answers(self, workers: Sequence[WorkerProcess]) -> list[Header]:
         """Waits until all `workers` have set up their devices."""

@@ -154,6 +154,7 @@ def striking(
         strikes.append(Strike(fault, victim, loop, recorder))
     hosts = {kill.host for kill in faults.kill if kill.host is not None}
     known = set(cluster.elastic.hosts) if cluster.elastic is not None else set()
+    known |= set(range(len(cluster.hosts)))
     require(not hosts or known - hosts, f"faults.kill names all {len(hosts)} hosts: leave one")
     for strike in strikes:
         loop.spawn(strike.run(), name=f"{strike.fault.key} {strike.victim.name}")
@@ -170,13 +171,13 @@ def _victim(fault: Kill | Stall, cluster: Cluster, parts: Mapping[str, Victim]) 
         require(fault.part in parts, f"faults.{fault.key} names part {fault.part}; valid: {valid}")
         return parts[fault.part]
     if isinstance(fault, Kill) and fault.host is not None:
-        return Host(cluster, fault.host)
+        if not cluster.hosts:
+            return Host(cluster, fault.host)
+        last = len(cluster.hosts) - 1
+        require(0 <= fault.host <= last, f"faults.kill names host {fault.host}; valid: 0 to {last}")
+        return cluster.hosts[fault.host]
     if isinstance(fault, Stall) and fault.link is not None:
         return Links(cluster, fault.link)
-    hosts = cluster.elastic is not None and cluster.elastic.on_host_lost is not None
-    valid = "engine.cluster=local" + (" or faults.kill=[{host: N}]" if hosts else "")
-    told = f"faults.{fault.key} names {fault.whom}, which on a Ray cluster is not this host's"
-    require(cluster.victims, f"{told}: choose {valid}")
     return cluster.victims[fault.instance or 0]
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -215,6 +215,46 @@ def test_models_whose_node_dies_are_served_by_the_others(
     finished = FinishedRun.load(tmp_path / "run")
     assert finished.summary["num_completed"] == 8
     assert "lost" in finished.events()["kind"].to_pylist()
+
+
+STRIKES = (
+    "faults.stall=[{instance: 0, after_requests: 2, for_s: 1},"
+    "{instance: 1, after_requests: 2, for_s: 1, factor: 3}]",
+    "faults.kill=[{instance: 2, after_requests: 4}]",
+)
+HOST = ("faults.kill=[{host: 2, after_requests: 3}]",)
+
+
+@pytest.mark.parametrize(
+    ("system", "hardware", "faults", "lost"),
+    [
+        ("vllm", "local", STRIKES, None),
+        ("llumnix", "local_cluster_x4", STRIKES, 0),
+        ("serverlessllm", "local", STRIKES, 0),
+        ("serverlessllm", "local", HOST, 0),
+        ("llumnix", "local_cluster_x4", HOST, 0),
+        ("blitzscale", "local_cluster_x4", HOST, 0),
+    ],
+)
+def test_planned_faults_strike_on_nodes(
+    cluster: Any, system: str, hardware: str, faults: Sequence[str], lost: int | None,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """vLLM's system fails what the dead instance had. Raylets live on, whatever dies."""
+    words = (f"+system={system}", "+workload=burstgpt", "workload.num_requests=12", *faults)
+    with commanded(tmp_path, *words, hardware=hardware) as (command, pids):
+        raylets = {raylet_of(pid) for pid in pids}
+        assert command.wait(300) == 0, (tmp_path / "output").read_text()
+    assert all(psutil.pid_exists(raylet) for raylet in raylets)
+    assert "Traceback" not in (tmp_path / "output").read_text()
+    finished = FinishedRun.load(tmp_path / "run")
+    assert not finished.invalid
+    found = finished.summary["faults"]
+    assert [fault["struck"] for fault in found] == [True] * len(found)
+    assert len(found) == (1 if faults is HOST else 3)
+    statuses = finished.requests["status"].to_pylist()
+    assert set(statuses) <= {"completed", "failed"}
+    assert lost is None or statuses.count("failed") == lost
 
 
 def test_models_take_turns_on_each_node(cluster: Any, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from harness.clock import WallLoop
 from harness.device.processes import Processes, below
+from harness.engine.far_victims import FarNode
 from harness.errors import UsageError
 from harness.records.record import Recorder
 from harness.records.run_folder import FinishedRun
@@ -249,15 +250,27 @@ def test_a_killed_process_is_dead_and_cannot_be_stalled(child: subprocess.Popen[
     assert below(child.pid) == []
 
 
-@pytest.mark.parametrize("hosts_fail", [True, False])
-def test_hosts_are_advised_on_a_ray_cluster_only_where_they_can_be_killed(hosts_fail: bool) -> None:
-    elastic = SimpleNamespace(on_host_lost=print, hosts=[0, 1]) if hosts_fail else None
-    cluster: Any = SimpleNamespace(victims=(), elastic=elastic)
-    planned = Faults(kill=[Kill(instance=0, at_s=0.0)])
-    says = pytest.raises(UsageError, match=r"instance 0, .* choose engine.cluster=local")
-    with says as told, striking(planned, cluster, {}, WallLoop(), Recorder([])):
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [((2,), "names host 2; valid: 0 to 1"), ((-1,), "names host -1; valid"), ((0, 1), "all 2 hos")],
+)
+def test_hosts_of_a_cluster_can_be_killed_but_not_all(
+    numbers: tuple[int, ...], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the system makes of it."""
+    hosts = [FarNode(number, Any) for number in range(2)]
+    monkeypatch.setattr(FarNode, "alive", True)
+    cluster: Any = SimpleNamespace(victims=(), elastic=None, hosts=hosts)
+    planned = Faults(kill=[Kill(host=number, at_s=0.0) for number in numbers])
+    with (
+        pytest.raises(UsageError, match=says),
+        striking(planned, cluster, {}, WallLoop(), Recorder([])),
+    ):
         pass
-    assert ("host: N" in str(told.value)) == hosts_fail
+    recorder = Recorder([])
+    with striking(Faults(kill=[Kill(host=1, at_s=0.0)]), cluster, {}, WallLoop(), recorder):
+        pass
+    assert [event["instance"] for event in recorder.events] == ["host 1"]
 
 
 def served(tmp_path: Path, *overrides: str) -> FinishedRun:

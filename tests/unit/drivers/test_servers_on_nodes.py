@@ -49,7 +49,6 @@ def test_servers_on_nodes_are_up_inside_and_gone_outside(plans: list[Plan]) -> N
     with running(plans, 30, print) as members:
         assert [member.name for member in members] == ["fake-0", "fake-1"]
         assert members[0].url != members[1].url
-        assert not any(member.pids() for member in members)  # they are not this host's
         processes = [each for member in members for each in below(member)]
     assert gone(processes)
     with pytest.raises(OSError, match="closed"):  # the relay stays, what it reached is gone
@@ -83,6 +82,29 @@ def test_a_death_on_a_node_names_the_server(plans: list[Plan]) -> None:
         watch(members, loop, fail)
         with pytest.raises(RunError, match=r"fake-1 ended \(killed by SIGKILL\)"):
             loop.run(main())
+
+
+def test_faults_strike_a_servers_processes_and_not_its_supervisor(plans: list[Plan]) -> None:
+    loop = WallLoop()
+    with running(plans[:1], 30, print) as members:
+        supervisor, *processes = below(members[0])
+        victim = members[0].victim(loop, lambda: None)
+
+        async def main() -> Any:
+            stall = loop.spawn(victim.stall(0.4), name="stall")
+            await loop.sleep(0.2)
+            stopped = [each for each in processes if each.status() == psutil.STATUS_STOPPED]
+            assert stopped == processes
+            assert supervisor.status() != psutil.STATUS_STOPPED
+            await loop.wait(stall.finished)
+            return stall.result
+
+        assert loop.run(main()) is True
+        assert victim.alive
+        victim.kill()
+        assert gone(processes)
+        assert not victim.alive
+        assert until(lambda: not members[0].running)
 
 
 def test_a_node_that_dies_with_its_server_is_named(

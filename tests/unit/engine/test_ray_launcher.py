@@ -11,9 +11,10 @@ import pytest
 from harness.configuration.config import typed
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
+from harness.engine.agent import AgentGone
 from harness.engine.config import TorchConfig
 from harness.engine.ray_launcher import RayAgent, bundles_on, check_versions, ray_launcher
-from harness.errors import UsageError
+from harness.errors import RunError, UsageError
 from tests.elastic import hardware as cluster_of
 from tests.elastic import private
 from tests.running import composed
@@ -52,11 +53,31 @@ def test_a_node_that_cannot_run_the_harness_is_named() -> None:
     def get(asked: object, timeout: float) -> None:
         raise RayError("The actor died\n  its stack\nModuleNotFoundError: No module")
 
-    ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=RayError))
+    exceptions = SimpleNamespace(RayError=RayError, ActorDiedError=KeyError)
+    ray = SimpleNamespace(get=get, exceptions=exceptions)
     actor = SimpleNamespace(here=SimpleNamespace(remote=object))
     says = r"node 0 of .* cannot run .*10\.0\.0\.7 failed.*: The actor died ModuleNotFoundError: "
     with pytest.raises(UsageError, match=says):
         check_versions([RayAgent(ray, actor, "10.0.0.7")])
+
+
+@pytest.mark.parametrize("died", [True, False])
+def test_an_agent_that_has_ended_is_told_from_one_that_does_not_answer(died: bool) -> None:
+    class RayError(Exception):
+        pass
+
+    class ActorDiedError(RayError):
+        pass
+
+    def get(asked: object, timeout: float) -> None:
+        raise (ActorDiedError if died else RayError)("no answer")
+
+    exceptions = SimpleNamespace(RayError=RayError, ActorDiedError=ActorDiedError)
+    actor = SimpleNamespace(about=SimpleNamespace(remote=object))
+    agent = RayAgent(SimpleNamespace(get=get, exceptions=exceptions), actor, "10.0.0.7")
+    with pytest.raises(RunError, match=r"10\.0\.0\.7 failed") as told:
+        agent.ask("about")
+    assert isinstance(told.value, AgentGone) == died
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""What faults on purpose strike on other hosts: an instance's processes, by their node's agent, and
+a node, whose agent dies. An agent looks itself whether a fault struck (`NodeAgent`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from harness.clock import Event, Loop, WallLoop
+from harness.device.victim import Victim
+from harness.engine.agent import ANSWER_S, DEAD_S, Agent, AgentGone
+from harness.errors import RunError, UsageError
+
+
+class FarProcesses(Victim):
+    """`find`: the numbers of what `agent` has started for the instance, asked for when a fault
+    strikes: a restart brings others. `expect`: what is to be told that a fault is planned."""
+
+    def __init__(
+        self, name: str, loop: Loop, agent: Agent, find: Callable[[], Iterable[int]],
+        expect: Callable[[], None],
+    ) -> None:  # fmt: skip
+        assert isinstance(loop, WallLoop), "it is real time on nodes"
+        self.name, self._loop, self._agent, self._find = name, loop, agent, find
+        self._expect = expect
+        self._killed: list[int] | None = None
+        self._stalls = False
+
+    def expect(self) -> None:
+        self._expect()
+
+    @property
+    def alive(self) -> bool:
+        """Where its agent does not answer in time, nothing is known: it counts as alive, and so a
+        kill as one that did not strike."""
+        pids = [*self._find()] if self._killed is None else self._killed
+        return _answers(self._agent, "alive", pids)
+
+    def kill(self) -> None:
+        self._killed = [*self._find()]
+        self._agent.tell("strike", self._killed)
+
+    async def stall(self, for_s: float) -> bool:
+        """`for_s` is by the node's clock; the question and the answer come before and after."""
+        ended, struck, pids = Event(self._loop), False, [*self._find()]
+
+        def end(answer: bool) -> None:
+            nonlocal struck
+            struck = answer
+            ended.set()
+
+        def ask() -> None:
+            try:
+                answer = self._agent.ask("stall", pids, for_s, timeout_s=for_s + ANSWER_S)
+            except RunError:
+                answer = False
+            self._loop.post(end, bool(answer))
+
+        self._stalls = True
+        threading.Thread(target=ask, name=f"stall of {self.name}", daemon=True).start()
+        await self._loop.wait(ended)
+        self._stalls = False
+        return struck
+
+    def release(self) -> None:
+        if self._stalls:
+            self._agent.tell("release")
+
+
+class FarNode(Victim):
+    """A node of a cluster as a `Victim`, of kills alone: its agent dies, all that this has started
+    with it, and what is in the node's memory is out of reach. Ray's own processes go on."""
+
+    def __init__(self, number: int, agent: Agent) -> None:
+        self.name, self._agent = f"host {number}", agent
+
+    @property
+    def alive(self) -> bool:
+        return _answers(self._agent, "about")
+
+    def kill(self) -> None:
+        self._agent.tell("die")
+
+    async def stall(self, for_s: float) -> bool:
+        raise UsageError(f"faults.stall: {self.name} cannot stall, only its instances can")
+
+
+def _answers(agent: Agent, method: str, *arguments: object) -> bool:
+    try:
+        return bool(agent.ask(method, *arguments, timeout_s=DEAD_S))
+    except AgentGone:
+        return False
+    except RunError:
+        return True

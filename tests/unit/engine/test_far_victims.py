@@ -1,0 +1,131 @@
+"""Faults on purpose that a node's agent does: whether each struck is seen on the node."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psutil
+import pytest
+
+from harness.clock import WallLoop
+from harness.engine import node_agent
+from harness.engine.agent import AgentGone
+from harness.engine.far_victims import FarNode, FarProcesses
+from harness.errors import RunError, UsageError
+from tests.agents import Called
+
+SPINS = "import time\nprint(1, flush=True)\nwhile time.monotonic(): pass"
+
+
+@pytest.fixture
+def called() -> Iterator[Called]:
+    with ExitStack() as stack:
+        yield Called(stack, b"")
+
+
+@pytest.fixture
+def worker(called: Called) -> Iterator[psutil.Process]:
+    """A process of the agent that does nothing but use processor time."""
+    process = subprocess.Popen([sys.executable, "-c", SPINS], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    called.agent._processes[process.pid] = process
+    yield psutil.Process(process.pid)
+    process.kill()
+    process.communicate()
+
+
+def victim(called: Called, worker: psutil.Process) -> tuple[FarProcesses, WallLoop]:
+    loop = WallLoop()
+    return FarProcesses("one", loop, called, lambda: [worker.pid], lambda: None), loop
+
+
+def test_a_stalled_process_is_seen_to_stop_and_goes_on(
+    called: Called, worker: psutil.Process
+) -> None:
+    one, loop = victim(called, worker)
+    seen: list[str] = []
+
+    async def main() -> Any:
+        stall = loop.spawn(one.stall(0.3), name="stall")
+        await loop.sleep(0.15)
+        seen.append(worker.status())
+        await loop.wait(stall.finished)
+        return stall.result
+
+    assert loop.run(main()) is True
+    assert seen == [psutil.STATUS_STOPPED]
+    assert worker.status() != psutil.STATUS_STOPPED
+
+
+@pytest.mark.parametrize("by", ["its release", "another"])
+def test_a_process_that_goes_on_in_the_midst_of_its_stall_was_not_stalled(
+    called: Called, worker: psutil.Process, by: str
+) -> None:
+    """Its run releases it where it ends meanwhile."""
+    one, loop = victim(called, worker)
+
+    async def main() -> Any:
+        stall = loop.spawn(one.stall(0.4), name="stall")
+        await loop.sleep(0.2)
+        if by == "another":
+            worker.resume()
+        else:
+            one.release()
+            assert worker.status() != psutil.STATUS_STOPPED
+        await loop.wait(stall.finished)
+        return stall.result
+
+    assert loop.run(main()) is False
+
+
+def test_a_killed_process_is_dead_and_cannot_be_stalled(
+    called: Called, worker: psutil.Process
+) -> None:
+    one, loop = victim(called, worker)
+    assert one.alive
+    one.kill()
+    called.agent._processes[worker.pid].wait(10)
+    assert not one.alive
+    assert loop.run(one.stall(0.1)) is False
+
+
+class Silent:
+    """An agent that has ended, or only does not answer in time."""
+
+    def __init__(self, error: RunError) -> None:
+        self._error = error
+
+    def ask(self, method: str, *arguments: Any, timeout_s: float = 0.0) -> Any:
+        raise self._error
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        pass
+
+
+def test_what_is_not_known_is_not_dead_and_has_not_stalled() -> None:
+    loop = WallLoop()
+    gone, slow = Silent(AgentGone("it has ended")), Silent(RunError("no answer"))
+    for agent, alive in ((gone, False), (slow, True)):
+        one = FarProcesses("one", loop, agent, lambda: [1], lambda: None)
+        assert one.alive == FarNode(0, agent).alive == alive
+        one.kill()
+        assert one.alive == alive
+        assert loop.run(one.stall(0.1)) is False
+
+
+def test_a_node_dies_with_its_agent(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Ray it does so: `test_ray_cluster`."""
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(node_agent.os, "kill", lambda *how: killed.append(how))
+    node = FarNode(1, called)
+    assert node.name == "host 1"
+    assert node.alive
+    node.kill()
+    assert killed == [(node_agent.os.getpid(), node_agent.signal.SIGKILL)]
+    with pytest.raises(UsageError, match="host 1 cannot stall"):
+        WallLoop().run(node.stall(1.0))
