@@ -11,6 +11,7 @@ from harness.elastic.page_tables import PageTables
 from harness.elastic.staged_kv import StagedKv
 from harness.engine.block_tables import FIRST_BLOCK, BlockTables
 from harness.pooled.blocks import SlabPool
+from harness.pooled.slab import blocks_in
 
 
 @singledispatch
@@ -40,7 +41,7 @@ def _(pool: CachingPool) -> None:
 
 @audit.register
 def _(pool: SlabPool) -> None:
-    held = {request_id: len(offsets) for request_id, offsets in pool.offsets.items()}
+    held = {request_id: blocks_in(runs) for request_id, runs in pool.runs.items()}
     assert held == pool.held, (held, pool.held)
 
 

@@ -13,6 +13,7 @@ from math import gcd
 from harness.device.block_pool import BlockPool
 from harness.device.caching_pool import Cached, CachedPrefix, CachingPool
 from harness.pooled.blocks import SlabPool
+from harness.pooled.slab import block_offsets
 from harness.request import Request
 
 FIRST_BLOCK = 1  # block 0 belongs to nobody: padding points to it
@@ -117,8 +118,10 @@ class SlabTables:
         self.ids: dict[int, list[int]] = {}
 
     def reconcile(self, requests: Sequence[Request]) -> None:
-        step, offsets = self._step_bytes, self._pool.offsets
+        step, runs, size = self._step_bytes, self._pool.runs, self._pool.shape.block_bytes
         self.ids = {
-            request.request_id: [FIRST_BLOCK + at // step for at in offsets[request.request_id]]
+            request.request_id: [
+                FIRST_BLOCK + at // step for at in block_offsets(runs[request.request_id], size)
+            ]
             for request in requests
         }

@@ -20,6 +20,7 @@ from harness.errors import InstanceLost, RunError, first_line
 from harness.pooled.blocks import SlabPool
 from harness.pooled.device import KvCopy
 from harness.pooled.plan import MemoryPlan
+from harness.pooled.slab import block_offsets
 
 
 class TorchDevice:
@@ -121,7 +122,8 @@ class TorchDevice:
 
     async def _copy(self, op: str, copy: KvCopy) -> bool:
         block_bytes = self._models[copy.model].kv_bytes_per_token * self._plan.block_tokens
-        blocks = block_bytes, list(copy.device_offsets), list(copy.host_offsets)
+        places = [block_offsets(runs, block_bytes) for runs in (copy.device_runs, copy.host_runs)]
+        blocks = block_bytes, *(offsets[: copy.num_blocks] for offsets in places)
         far = None if copy.node == self.node else dram(copy.node).file("kv")
         command = {"op": op, "stream": op, "blocks": blocks, "far": far}
         complete: bool = (await self._commands.call(command)).get("complete", True)

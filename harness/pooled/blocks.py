@@ -1,7 +1,7 @@
 """The KV blocks of one shape in a region that shapes share: a `BlockPool` over slabs.
 
 Its room shrinks and grows with what other shapes hold. Unlike the counts of a `BlockPool`, every
-block has a place: its byte offset in the region.
+block has a place in the region.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from harness.device.block_pool import BlockPool
 from harness.device.memory import KvShape
 from harness.model_spec import ModelSpec
-from harness.pooled.slab import SlabAllocator
+from harness.pooled.slab import Run, SlabAllocator
 from harness.request import Request
 
 
@@ -31,21 +31,26 @@ class SlabPool(BlockPool):
     def __init__(self, slabs: SlabAllocator, shape: KvShape) -> None:
         super().__init__(slabs.capacity_blocks(shape), shape.block_tokens)
         self.shape = shape
-        self.offsets: dict[int, list[int]] = {}  # request_id -> of its blocks, in token order
+        self.runs: dict[int, list[Run]] = {}  # request_id -> its blocks, in token order
         self._slabs = slabs
 
     @property
     def free_blocks(self) -> int:
         return self._slabs.room(self.shape)
 
-    def detach(self, request: Request) -> list[int]:
-        """The offsets of the request's blocks, which it no longer holds but which stay taken:
-        a transfer reads them. `SlabAllocator.free` gives them back."""
+    def detach(self, request: Request) -> list[Run]:
+        """The request's blocks, which it no longer holds but which stay taken: a transfer reads
+        them. `SlabAllocator.free` gives them back."""
         self.held.pop(request.request_id, 0)
-        return self.offsets.pop(request.request_id, [])
+        return self.runs.pop(request.request_id, [])
 
     def _take(self, request_id: int, num_blocks: int) -> None:
-        self.offsets.setdefault(request_id, []).extend(self._slabs.alloc(self.shape, num_blocks))
+        taken = self._slabs.alloc(self.shape, num_blocks)
+        runs = self.runs.get(request_id)
+        if runs is None:
+            self.runs[request_id] = taken
+        else:
+            runs += taken
 
     def _take_grown(self, grown: Sequence[tuple[Request, int]], num_blocks: int) -> bool:
         if num_blocks > self.free_blocks:
@@ -56,8 +61,7 @@ class SlabPool(BlockPool):
 
     def _give_back(self, request_id: int, num_blocks: int) -> None:
         if num_blocks:
-            offsets = self.offsets[request_id]
-            self._slabs.free(offsets[-num_blocks:])
-            del offsets[-num_blocks:]
-            if not offsets:
-                del self.offsets[request_id]
+            runs = self.runs[request_id]
+            self._slabs.free_last(runs, num_blocks)
+            if not runs:
+                del self.runs[request_id]

@@ -7,28 +7,25 @@ real bytes. Which bytes, when and where to is decided above, once (`harness.pool
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from harness.clock import Event
 from harness.device.instance import Instance
 from harness.device.location import Location
 from harness.errors import InstanceLost
 from harness.pooled.blocks import SlabPool
+from harness.pooled.slab import Run
 
 
-@dataclass(slots=True, frozen=True)
-class KvCopy:
-    """Blocks of one request, from one side of the bus to the other, one to one.
-
-    Offsets are bytes into the device's KV region (of each of its GPUs) and into the host cache of
-    `node`.
-    """
+class KvCopy(NamedTuple):
+    """The first `num_blocks` blocks of one request, from one side of the bus to the other, one to
+    one: runs in the device's KV region (of each of its GPUs) and in the host cache of `node`."""
 
     model: str
     node: int
-    device_offsets: Sequence[int]
-    host_offsets: Sequence[int]
+    num_blocks: int
+    device_runs: Sequence[Run]
+    host_runs: Sequence[Run]
 
 
 class Device(Protocol):

@@ -16,7 +16,7 @@ from harness.device.location import Location, dram, ssd
 from harness.device.memory import KvShape, OutOfMemory
 from harness.model_spec import ModelSpec
 from harness.pooled.plan import MemoryPlan, PoolConfig
-from harness.pooled.slab import SlabAllocator
+from harness.pooled.slab import Run, SlabAllocator
 from harness.records.record import Recorder
 
 
@@ -26,7 +26,7 @@ class SwappedKv:
     once it is `gone`: given up, or lost with the device that it was coming from."""
 
     host: Host
-    offsets: list[int]
+    runs: list[Run]
     ready: Event
     gone: bool = False
 
@@ -92,7 +92,7 @@ class Host:
         self.slabs = SlabAllocator(config.host_kv_bytes, config.host_slab_bytes)
         self.struck = Event(loop)  # set once an instance of this node is known to have died
         self.next_sample_s = 0.0  # when its slabs' use is to be recorded again
-        self.move_list: dict[Event, list[int]] = {}  # transfer under way -> the blocks it reads
+        self.move_list: dict[Event, list[Run]] = {}  # transfer under way -> the blocks it reads
         self._loop = loop
         self._waiting: deque[Event] = deque()  # for room, the first one to be served first
 
@@ -100,9 +100,9 @@ class Host:
         """Whether `reserve` would not have to wait."""
         return not self._waiting and self.slabs.room(shape) >= num_blocks
 
-    async def reserve(self, shape: KvShape, num_blocks: int) -> list[int]:
-        """Offsets of free blocks, none of which a transfer touches (rule ③); waits for room, first
-        come first served.
+    async def reserve(self, shape: KvShape, num_blocks: int) -> list[Run]:
+        """Free blocks, none of which a transfer touches (rule ③); waits for room, first come first
+        served.
 
         Raises OutOfMemory where the cache could not hold them even if it were empty.
         """
@@ -120,22 +120,22 @@ class Host:
             turn.clear()
             await self._loop.wait(turn)
         self._waiting.popleft()
-        offsets = self.slabs.alloc(shape, num_blocks)
+        runs = self.slabs.alloc(shape, num_blocks)
         self._wake_first()
-        return offsets
+        return runs
 
-    def release_after(self, transfer: Event, offsets: list[int]) -> None:
+    def release_after(self, transfer: Event, runs: list[Run]) -> None:
         """The blocks belong to nobody, but `transfer` still reads them."""
-        self.move_list[transfer] = offsets
+        self.move_list[transfer] = runs
 
     def reclaim(self, transfer: Event) -> None:
         """`transfer` is over: what it read can be given out."""
         self.slabs.free(self.move_list.pop(transfer))
         self._wake_first()
 
-    def discard(self, offsets: list[int]) -> None:
+    def discard(self, runs: list[Run]) -> None:
         """Gives back blocks that no transfer touches."""
-        self.slabs.free(offsets)
+        self.slabs.free(runs)
         self._wake_first()
 
     def _wake_first(self) -> None:

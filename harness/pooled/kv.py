@@ -20,7 +20,7 @@ from harness.errors import InstanceLost, RunError
 from harness.pooled.blocks import SlabPool, device_shape, host_shape
 from harness.pooled.device import Device, KvCopy
 from harness.pooled.host import Host, SharedByPool, SwappedKv
-from harness.pooled.slab import SlabAllocator
+from harness.pooled.slab import Run, SlabAllocator, blocks_in
 from harness.request import Request
 
 SAMPLE_S = 1.0
@@ -45,6 +45,7 @@ class PooledKv:
         self._host_shapes = {
             name: host_shape(spec, plan.block_tokens) for name, spec in self.models.items()
         }
+        self._block_bytes = {name: shape.block_bytes for name, shape in self._host_shapes.items()}
         self._leaving: dict[int, SwappedKv] = {}  # request_id -> its swap-out under way
         self._arriving: dict[int, tuple[SwappedKv, Event]] = {}  # … its swap-in under way
         self.on_lost: Callable[[set[int]], None] | None = None
@@ -74,39 +75,40 @@ class PooledKv:
         From now on the request is not on this device, and any instance may `swap_in` it.
         """
         ready = Event(self._loop)
-        offsets = self.kv(request.model).detach(request)
-        assert offsets, f"request {request.request_id} has no KV on {self.name}"
+        runs = self.kv(request.model).detach(request)
+        assert runs, f"request {request.request_id} has no KV on {self.name}"
         swapped = SwappedKv(self.host, [], ready)
         self._swapped[request.request_id] = self._leaving[request.request_id] = swapped
-        copy = self._copy_out(request, offsets, swapped, on_done)
+        copy = self._copy_out(request, runs, swapped, on_done)
         self._loop.spawn(copy, name=f"{self.name}: swap out")
         return ready
 
     async def _copy_out(
-        self, request: Request, offsets: list[int], swapped: SwappedKv, on_done: Callable[[], None]
+        self, request: Request, runs: list[Run], swapped: SwappedKv, on_done: Callable[[], None]
     ) -> None:
-        start_s = self._loop.now
-        shape = self._host_shapes[request.model]
-        room = await self._host_room(request, shape, len(offsets))
+        start_s, model, host = self._loop.now, request.model, self.host
+        num_blocks, shape = blocks_in(runs), self._host_shapes[model]
+        if host.has_room(shape, num_blocks):
+            room = host.slabs.alloc(shape, num_blocks)
+        else:
+            room = await self._host_room(request, shape, num_blocks)
         if self.lost:
-            self.host.discard(room)
+            host.discard(room)
             return
-        swapped.offsets = room
-        self._log_slabs(self.host)
+        swapped.runs = room
+        self._log_slabs(host)
         begun_s = self._loop.now
-        await self._device.copy_out(KvCopy(request.model, self.node, offsets, swapped.offsets))
-        self._slabs.free(offsets)
+        await self._device.copy_out(KvCopy(model, self.node, num_blocks, runs, room))
+        self._slabs.free(runs)
         del self._leaving[request.request_id]
         if swapped.gone:
-            self.host.discard(swapped.offsets)
+            host.discard(room)
         swapped.ready.set()
         on_done()
-        self._log_swap("swap_out", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
+        self._log_swap("swap_out", request, start_s, begun_s, num_blocks)
 
-    async def _host_room(self, request: Request, shape: KvShape, num_blocks: int) -> list[int]:
-        """Offsets in the host's cache. A wait for them is recorded, even if the run ends in it."""
-        if self.host.has_room(shape, num_blocks):
-            return await self.host.reserve(shape, num_blocks)
+    async def _host_room(self, request: Request, shape: KvShape, num_blocks: int) -> list[Run]:
+        """Waits for room in the host's cache. The wait is recorded, even if the run ends in it."""
         asked_s = self._loop.now
         try:
             return await self.host.reserve(shape, num_blocks)
@@ -137,30 +139,28 @@ class PooledKv:
         if swapped.gone or self.lost:
             arrived.set()
             return
-        begun_s = self._loop.now
-        swapped.host.release_after(arrived, swapped.offsets)
-        offsets = self.kv(request.model).offsets[request.request_id][: len(swapped.offsets)]
-        copy = KvCopy(request.model, swapped.host.node, offsets, swapped.offsets)
-        complete = await self._device.copy_in(copy)
+        begun_s, model, host, there = self._loop.now, request.model, swapped.host, swapped.runs
+        host.release_after(arrived, there)
+        num_blocks, here = blocks_in(there), self.kv(model).runs[request.request_id]
+        complete = await self._device.copy_in(KvCopy(model, host.node, num_blocks, here, there))
         if not complete:
-            await self._notice(swapped.host)
+            await self._notice(host)
             if self.lost:
                 return
         arrived.set()
-        swapped.host.reclaim(arrived)  # rule ③
+        host.reclaim(arrived)  # rule ③
         if not complete:
             swapped.gone = True
-            lost = {"request_id": request.request_id, "model": request.model, "node": copy.node}
+            lost = {"request_id": request.request_id, "model": model, "node": host.node}
             self._log("kv_lost", begun_s, **lost)
             if self.on_kv_lost is None:
-                raise InstanceLost(f"node-{copy.node}")
+                raise InstanceLost(f"node-{host.node}")
             self.on_kv_lost(request)
             return
         del self._arriving[request.request_id]
         on_done()
-        self._log_slabs(swapped.host)
-        shape = self._host_shapes[request.model]
-        self._log_swap("swap_in", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
+        self._log_slabs(host)
+        self._log_swap("swap_in", request, start_s, begun_s, num_blocks)
 
     async def _notice(self, host: Host) -> None:
         """A copy from `host` broke off, and the death of its node, or of this device, is about to
@@ -184,7 +184,7 @@ class PooledKv:
         if swapped is not None and not swapped.gone:
             swapped.gone = True
             if swapped.ready.is_set:
-                swapped.host.discard(swapped.offsets)
+                swapped.host.discard(swapped.runs)
         self.kv(request.model).release(request)
         request.computed_tokens = 0
         self._recorder.preempted(request, self.name, self._loop.now)
@@ -204,7 +204,7 @@ class PooledKv:
         self.host.struck.set()
         lost = {request_id for request_id, swapped in self._leaving.items() if not swapped.gone}
         for swapped in self._leaving.values():
-            self.host.discard(swapped.offsets)
+            self.host.discard(swapped.runs)
             swapped.gone = True
             swapped.ready.set()
         for request_id, (swapped, arrived) in self._arriving.items():
@@ -225,7 +225,7 @@ class PooledKv:
                 lost.add(request_id)
                 swapped.gone = True
                 if swapped.ready.is_set:
-                    self.host.discard(swapped.offsets)
+                    self.host.discard(swapped.runs)
         return lost
 
     def _log(self, kind: str, start_s: float, **fields: object) -> None:
@@ -247,10 +247,11 @@ class PooledKv:
             )  # fmt: skip
 
     def _log_swap(
-        self, kind: str, request: Request, since: tuple[float, float], num_bytes: int
+        self, kind: str, request: Request, asked_s: float, begun_s: float, num_blocks: int
     ) -> None:
-        """`since`: when it was asked for, and when its bytes began to move."""
-        self._log(
-            kind, since[1], request_id=request.request_id, model=request.model,
-            waited_s=since[1] - since[0], bytes=num_bytes,
+        """`begun_s`: when its bytes began to move."""
+        self._recorder.event(
+            kind, self.name, begun_s, self._loop.now, request_id=request.request_id,
+            model=request.model, waited_s=begun_s - asked_s,
+            bytes=num_blocks * self._block_bytes[request.model],
         )  # fmt: skip

@@ -7,7 +7,7 @@ within slabs: fragmentation, kept here as an observable (Aegaeon Fig. 16).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from harness.device.memory import KvShape, OutOfMemory
 from harness.errors import UsageError
@@ -15,35 +15,36 @@ from harness.errors import UsageError
 MAX_SLABS = 1_000_000  # the list of those that are free takes 8 MB
 
 
-@dataclass(slots=True, eq=False)
-class _Slab:
-    """The free blocks of a slab: those given back, the latest to be used first, and the rest of
-    those never used."""
-
-    fresh: range
-    returned: list[int] = field(default_factory=list)
-
-    def take(self, num_blocks: int) -> list[int]:
-        """`num_blocks` (≥ 1), or as many as there are."""
-        taken = self.returned[: -num_blocks - 1 : -1]
-        del self.returned[-num_blocks:]
-        more = num_blocks - len(taken)
-        if more:
-            taken += self.fresh[:more]
-            self.fresh = self.fresh[more:]
-        return taken
+# Blocks of one shape side by side: the byte offset of the first, and how many.
+Run = tuple[int, int]
 
 
-@dataclass(slots=True, eq=False)
+def blocks_in(runs: Iterable[Run]) -> int:
+    return sum([num_blocks for _, num_blocks in runs])
+
+
+def block_offsets(runs: Iterable[Run], block_bytes: int) -> list[int]:
+    """The byte offset of each block, in order."""
+    return [at + k * block_bytes for at, num_blocks in runs for k in range(num_blocks)]
+
+
 class _Pool:
     """The slabs of one shape. `free` has those that are not full, the next to use first."""
 
-    block_bytes: int
-    blocks_per_slab: int
-    free: dict[int, _Slab] = field(default_factory=dict)
-    num_used: int = 0  # blocks
-    num_slabs: int = 0
-    peak_slabs: int = 0
+    def __init__(self, block_bytes: int, blocks_per_slab: int) -> None:
+        self.block_bytes, self.blocks_per_slab = block_bytes, blocks_per_slab
+        self.free: dict[int, _Slab] = {}
+        self.num_used = 0  # blocks
+        self.num_slabs = 0
+        self.peak_slabs = 0
+
+
+class _Slab:
+    """A slab of `pool`, and its free blocks, the next to use last."""
+
+    def __init__(self, pool: _Pool, start: int) -> None:
+        self.pool, self.num_free = pool, pool.blocks_per_slab
+        self.free: list[Run] = [(start, self.num_free)]
 
 
 class SlabAllocator:
@@ -59,8 +60,8 @@ class SlabAllocator:
         self.num_slabs = capacity_bytes // slab_bytes
         self._free_slabs = list(range(self.num_slabs - 1, -1, -1))  # the next to use last
         self._pools: dict[KvShape, _Pool] = {}
-        self._used: set[int] = set()  # offsets of the blocks in use
-        self._owner: dict[int, _Pool] = {}  # slab -> whose it is
+        self._used: dict[int, int] = {}  # the runs in use
+        self._slabs: dict[int, _Slab] = {}  # those that a shape has
         self._peak_slabs = 0
 
     def capacity_blocks(self, shape: KvShape) -> int:
@@ -79,8 +80,8 @@ class SlabAllocator:
         slabs = pool.num_slabs + len(self._free_slabs)
         return slabs * pool.blocks_per_slab - pool.num_used
 
-    def alloc(self, shape: KvShape, num_blocks: int) -> list[int]:
-        """Byte offsets of `num_blocks` blocks; OutOfMemory, and no change, where `room` is less.
+    def alloc(self, shape: KvShape, num_blocks: int) -> list[Run]:
+        """`num_blocks` blocks; OutOfMemory, and no change, where `room` is less.
 
         Slabs that `shape` has are filled before it gets another.
         """
@@ -93,49 +94,58 @@ class SlabAllocator:
         if pool is None:
             pool = _Pool(shape.block_bytes, self._blocks_per_slab(shape))
             self._pools[shape] = pool
-        offsets: list[int] = []
-        while (left := num_blocks - len(offsets)) > 0:
-            if not pool.free:
-                index, blocks = self._add_slab(pool)
-                if left >= len(blocks):
-                    offsets += blocks
-                    continue
-                pool.free[index] = _Slab(blocks)
-            index, slab = next(iter(pool.free.items()))
-            offsets += slab.take(left)
-            if not (slab.returned or slab.fresh):
-                del pool.free[index]
         pool.num_used += num_blocks
-        self._used.update(offsets)
-        return offsets
+        runs = list[Run]()
+        while num_blocks > 0:
+            if not pool.free:
+                self._add_slab(pool)
+            index, slab = next(iter(pool.free.items()))
+            at, length = slab.free.pop()
+            if length > num_blocks:
+                slab.free.append((at + num_blocks * pool.block_bytes, length - num_blocks))
+                length = num_blocks
+            slab.num_free -= length
+            if not slab.num_free:
+                del pool.free[index]
+            self._used[at] = length
+            runs.append((at, length))
+            num_blocks -= length
+        return runs
 
-    def free(self, offsets: list[int]) -> None:
-        """Gives blocks back, and with the last block of a slab the slab. KeyError: not in use."""
-        num_used = len(self._used)
-        self._used.difference_update(offsets)
-        if num_used - len(self._used) != len(offsets):
-            raise KeyError("blocks are given back that nobody uses")
-        size, start, end = self.slab_bytes, 0, len(offsets)
-        while start < end:  # a run of blocks of one slab
-            index = offsets[start] // size
-            first, beyond, stop = index * size, (index + 1) * size, start + 1
-            while stop < end and first <= offsets[stop] < beyond:
-                stop += 1
-            self._return(index, offsets[start:stop])
-            start = stop
+    def free(self, runs: list[Run]) -> None:
+        """Gives runs back, and with the last block of a slab the slab. KeyError: not in use."""
+        for run in runs:
+            at, length = run
+            if self._used.pop(at) != length:
+                raise KeyError(f"{length} blocks at {at} are given back, which nobody has")
+            index = at // self.slab_bytes
+            slab = self._slabs[index]
+            pool = slab.pool
+            pool.num_used -= length
+            if not slab.num_free:
+                pool.free[index] = slab
+            slab.num_free += length
+            slab.free.append(run)
+            if slab.num_free == pool.blocks_per_slab:
+                del pool.free[index], self._slabs[index]
+                pool.num_slabs -= 1
+                self._free_slabs.append(index)
 
-    def _return(self, index: int, freed: list[int]) -> None:
-        """Gives back blocks of one slab."""
-        pool = self._owner[index]
-        slab = pool.free.get(index)
-        if slab is None:
-            slab = pool.free[index] = _Slab(range(0))
-        slab.returned += freed
-        pool.num_used -= len(freed)
-        if len(slab.returned) + len(slab.fresh) == pool.blocks_per_slab:
-            del pool.free[index], self._owner[index]
-            pool.num_slabs -= 1
-            self._free_slabs.append(index)
+    def free_last(self, runs: list[Run], num_blocks: int) -> None:
+        """Takes the last `num_blocks` blocks off `runs`, and gives them back."""
+        first, stay = len(runs), -num_blocks
+        while stay < 0:
+            first -= 1
+            stay += runs[first][1]
+        freed = runs[first:]
+        del runs[first:]
+        if stay:  # so many blocks of the first of these runs
+            at, length = freed[0]
+            cut = at + stay * self._slabs[at // self.slab_bytes].pool.block_bytes
+            runs.append((at, stay))
+            freed[0] = (cut, length - stay)
+            self._used[at], self._used[cut] = stay, length - stay
+        self.free(freed)
 
     def allocated_bytes(self, shape: KvShape | None = None) -> int:
         """Bytes of the slabs that `shape` has, or all shapes."""
@@ -156,16 +166,12 @@ class SlabAllocator:
             peak = self._pools[shape].peak_slabs if shape in self._pools else 0
         return self.unused_bytes(shape) / (peak * self.slab_bytes) if peak else 0.0
 
-    def _add_slab(self, pool: _Pool) -> tuple[int, range]:
-        """Gives `pool` a slab; which one, and its blocks."""
+    def _add_slab(self, pool: _Pool) -> None:
         index = self._free_slabs.pop()
-        start = index * self.slab_bytes
-        self._owner[index] = pool
+        pool.free[index] = self._slabs[index] = _Slab(pool, index * self.slab_bytes)
         pool.num_slabs += 1
         pool.peak_slabs = max(pool.peak_slabs, pool.num_slabs)
         self._peak_slabs = max(self._peak_slabs, self.num_slabs - len(self._free_slabs))
-        end = start + pool.blocks_per_slab * pool.block_bytes
-        return index, range(start, end, pool.block_bytes)
 
     def _used_bytes(self, shape: KvShape) -> int:
         pool = self._pools.get(shape)

@@ -105,4 +105,4 @@ class SimDevice:
 
     def _kv_bytes(self, copy: KvCopy) -> int:
         """The KV bytes that `copy` moves on each GPU."""
-        return len(copy.device_offsets) * self._block_bytes[copy.model]
+        return copy.num_blocks * self._block_bytes[copy.model]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.clock import Event
+from harness.pooled.slab import block_offsets
 from harness.request import Request
 from tests.accounts import audit
 from tests.contract.pool_bench import PoolBench
@@ -56,7 +57,8 @@ class Actors:
             used: list[int] = []
             for kv in {id(kv): kv for kv in (one.kv(model) for model in MODELS)}.values():
                 audit(kv)
-                used += [offset for offsets in kv.offsets.values() for offset in offsets]
+                for runs in kv.runs.values():
+                    used += block_offsets(runs, kv.shape.block_bytes)
             assert len(used) == len(set(used))
             held = {request for request in self.requests if self.at.get(request) == number}
             found = {r for r in self.requests if r.request_id in one.kv(r.model).held}

@@ -38,7 +38,7 @@ from harness.engine.work import BatchWork, Part, StageWork
 from harness.model_spec import ModelSpec
 from harness.pooled.blocks import SlabPool, device_shape
 from harness.pooled.plan import MemoryPlan
-from harness.pooled.slab import SlabAllocator
+from harness.pooled.slab import Run, SlabAllocator
 from harness.request import Batch, Request
 from tests.accounts import audit
 
@@ -182,7 +182,7 @@ def slabbed(
     other = device_shape(replace(spec, num_layers=1, num_kv_heads=1), block_tokens)
     slab_bytes = 3 * shape.block_bytes // 2
     slabs = SlabAllocator(2 * num_blocks * slab_bytes, slab_bytes)
-    ours: list[int] = []
+    ours: list[Run] = []
     for _ in range(num_blocks):  # every other slab
         slabs.alloc(other, slab_bytes // other.block_bytes)
         ours += slabs.alloc(shape, 1)

@@ -71,4 +71,4 @@ class Rig:
 
 def kv(blocks: int, node: int = 0, model: str = "13b") -> KvCopy:
     """13b: 12.5 MiB a block, over all devices of an instance."""
-    return KvCopy(model, node, range(blocks), range(blocks))
+    return KvCopy(model, node, blocks, [(0, blocks)], [(0, blocks)])

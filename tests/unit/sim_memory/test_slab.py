@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from harness.device.memory import KvShape, OutOfMemory
 from harness.errors import UsageError
-from harness.pooled.slab import SlabAllocator
+from harness.pooled.slab import Run, SlabAllocator, block_offsets, blocks_in
 from tests.examples import examples
 
 
@@ -41,10 +41,21 @@ def test_slabs_go_from_shape_to_shape_with_demand() -> None:
 
 def test_own_slabs_are_filled_before_another_is_taken() -> None:
     slabs = SlabAllocator(300, slab_bytes=100)
-    blocks = slabs.alloc(SMALL, 20)
-    slabs.free([blocks[3], blocks[15]])
-    assert sorted(slabs.alloc(SMALL, 2)) == sorted([blocks[3], blocks[15]])
+    runs = [run for _ in range(4) for run in slabs.alloc(SMALL, 5)]
+    slabs.free([runs[0], runs[3]])
+    assert slabs.alloc(SMALL, 10) == [runs[0], runs[3]]
     assert slabs.allocated_bytes() == 200
+
+
+def test_blocks_side_by_side_are_a_run_which_can_be_cut() -> None:
+    slabs = SlabAllocator(300, slab_bytes=100)
+    runs = slabs.alloc(SMALL, 25)
+    assert block_offsets(runs, 10) == [*range(0, 250, 10)]
+    slabs.free_last(runs, 18)
+    assert block_offsets(runs, 10) == [*range(0, 70, 10)]
+    assert slabs.room(SMALL) == 23
+    slabs.free(runs)
+    assert slabs.allocated_bytes() == 0
 
 
 def test_without_room_nothing_changes() -> None:
@@ -52,7 +63,7 @@ def test_without_room_nothing_changes() -> None:
     slabs.alloc(LARGE, 3)
     with pytest.raises(OutOfMemory, match="11 KV blocks of 10 bytes are asked for, and 10 can"):
         slabs.alloc(SMALL, 11)
-    assert len(slabs.alloc(SMALL, 10)) == 10
+    assert blocks_in(slabs.alloc(SMALL, 10)) == 10
 
 
 def test_fragmentation_is_what_lies_unused_of_the_peak() -> None:
@@ -65,10 +76,10 @@ def test_fragmentation_is_what_lies_unused_of_the_peak() -> None:
     assert slabs.unused_bytes(LARGE) == 4 + 68
     assert slabs.fragmentation(LARGE) == 72 / 200
     assert slabs.fragmentation() == 72 / 300
-    slabs.free(small[1:])
+    slabs.free_last(small, 9)
     assert slabs.fragmentation(SMALL) == 90 / 100
     assert slabs.fragmentation() == 162 / 300
-    slabs.free(small[:1])
+    slabs.free(small)
     slabs.free(large)
     assert slabs.allocated_bytes() == 0
     assert slabs.fragmentation() == 0  # of a peak of 300 bytes
@@ -77,11 +88,12 @@ def test_fragmentation_is_what_lies_unused_of_the_peak() -> None:
 
 def test_a_block_is_given_back_once() -> None:
     slabs = SlabAllocator(200, slab_bytes=100)
-    blocks = slabs.alloc(SMALL, 5)
-    slabs.free(blocks[:1])
-    for wrong in (blocks[:1], blocks[1:2] * 2, [50], [55]):  # again, twice, never had, between two
+    first, second, third = [slabs.alloc(SMALL, 2) for _ in range(3)]
+    slabs.free(first)
+    wrong = (first, second * 2, [(60, 1)], [(55, 2)], [(third[0][0], 1)])
+    for runs in wrong:  # again, twice, never had, between two, and in part
         with pytest.raises(KeyError):
-            slabs.free(wrong)
+            slabs.free(runs)
 
 
 def test_a_block_larger_than_a_slab_is_an_error() -> None:
@@ -103,6 +115,7 @@ class SlabStory(RuleBasedStateMachine):
     def begin(self, num_slabs: int) -> None:
         self.slabs = SlabAllocator(num_slabs * 100 + 7, slab_bytes=100)
         self.used: dict[int, KvShape] = {}
+        self.held: list[tuple[KvShape, list[Run]]] = []
 
     @rule(kv=st.sampled_from(SHAPES), num_blocks=st.integers(0, 120))
     def take(self, kv: KvShape, num_blocks: int) -> None:
@@ -111,18 +124,35 @@ class SlabStory(RuleBasedStateMachine):
             with pytest.raises(OutOfMemory):
                 self.slabs.alloc(kv, num_blocks)
             return
-        offsets = self.slabs.alloc(kv, num_blocks)
+        runs = self.slabs.alloc(kv, num_blocks)
+        offsets = block_offsets(runs, kv.block_bytes)
         assert len(offsets) == num_blocks
         assert not set(offsets) & set(self.used)
         self.used.update(dict.fromkeys(offsets, kv))
         assert self.slabs.room(kv) == room - num_blocks
+        if runs:
+            self.held.append((kv, runs))
 
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
-        if self.used:
-            offsets = data.draw(st.lists(st.sampled_from(sorted(self.used)), unique=True))
-            self.slabs.free(offsets)
-            for offset in offsets:
+        if self.held:
+            kv, runs = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+            before = block_offsets(runs, kv.block_bytes)
+            num_blocks = data.draw(st.integers(0, len(before)))
+            self.slabs.free_last(runs, num_blocks)
+            kept = block_offsets(runs, kv.block_bytes)
+            assert kept == before[: len(before) - num_blocks]
+            if kept:
+                self.held.append((kv, runs))
+            for offset in before[len(kept) :]:
+                del self.used[offset]
+
+    @rule(data=st.data())
+    def give_all_back(self, data: st.DataObject) -> None:
+        if self.held:
+            kv, runs = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+            self.slabs.free(runs)
+            for offset in block_offsets(runs, kv.block_bytes):
                 del self.used[offset]
 
     @invariant()
