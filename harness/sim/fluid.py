@@ -10,29 +10,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
-from harness.clock import Event, Loop
+from harness.clock import Event, Loop, Wait
 from harness.device.topology import Link
 from harness.sim.fair_share import fair_rates
 
 
-@dataclass(slots=True, eq=False)
 class Flow:
     """`left_bytes` were still to be sent at `since_s`, and go at `rate` bytes/s from then on. Of a
-    striped flow, which may cross a link several times, all counts are of one stripe."""
+    striped flow, which may cross a link several times, all counts are of one stripe. `shared`:
+    another has crossed one of its links; else who has started it ends it too, at `finish_s`."""
 
-    links: tuple[Link, ...]
-    num_bytes: int
-    priority: int
-    left_bytes: float
-    since_s: float
-    done: Event
-    rate: float = 0.0
-    finish_s: float = inf
+    def __init__(
+        self, links: tuple[Link, ...], num_bytes: int, priority: int, now: float, done: Event
+    ) -> None:
+        self.links, self.num_bytes, self.priority = links, num_bytes, priority
+        self.left_bytes, self.since_s, self.rate, self.finish_s = float(num_bytes), now, 0.0, inf
+        self.done, self.shared = done, False
 
     def sent_bytes(self, now: float) -> float:
         return self.num_bytes - self.left_bytes + self.rate * (now - self.since_s)
@@ -54,7 +51,7 @@ class Fluid:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._on: defaultdict[Link, dict[Flow, None]] = defaultdict(dict)
-        self._num_flows = 0
+        self._num_shared = 0  # flows under way that are
         self._ended_bytes: defaultdict[Link, int] = defaultdict(int)
         self._touched: dict[Link, None] = {}  # links whose flows changed since rates were shared
         self._changed = Event(loop)
@@ -63,31 +60,55 @@ class Fluid:
         self._alone: dict[tuple[Link, ...], float] = {}  # the rate of a flow that shares no link
 
     def start(self, links: tuple[Link, ...], num_bytes: int, priority: int) -> Flow:
-        """A flow from now on; `flow.done` is set at its end."""
-        now, done = self._loop.now, Event(self._loop)
-        flow = Flow(links, num_bytes, priority, float(num_bytes), now, done)
+        """A flow from now on; who starts it waits for its end, by `over`, at once."""
+        now = self._loop.now
+        flow = Flow(links, num_bytes, priority, now, Event(self._loop))
+        others = [other for link in links for other in self._on[link]]
         for link in links:
             self._on[link][flow] = None
-        self._num_flows += 1
-        if self._num_flows == 1:
-            self._loop.spawn(self._drive(), name="network")
-        self._touch(flow)
+        if others:
+            for other in (flow, *others):
+                self._manage(other)
+            self._touch(flow)
+        else:
+            flow.change_rate(self._alone_rate(links), now)
         return flow
+
+    def _manage(self, flow: Flow) -> None:
+        """Sees to the end of `flow` from now on."""
+        if not flow.shared:
+            flow.shared = True
+            self._queue(flow)
+            self._num_shared += 1
+            if self._num_shared == 1:
+                self._loop.spawn(self._drive(), name="network")
+
+    async def over(self, flow: Flow, stops: tuple[Event, ...] = ()) -> bool:
+        """Waits for the end of `flow`, or until one of `stops` is set. Whether it has ended."""
+        events = (flow.done, *stops)
+        while not flow.done.is_set:
+            if await Wait(events, inf if flow.shared else flow.finish_s):
+                break
+            if not flow.shared:
+                self._end(flow)
+        return flow.done.is_set
 
     def set_priority(self, flow: Flow, priority: int) -> None:
         """`flow`, which is under way, goes on with `priority`."""
         flow.priority = priority
-        self._touch(flow)
+        if flow.shared:
+            self._touch(flow)
 
     def cut(self, flow: Flow, num_bytes: int) -> None:
         """`flow`, which is under way, ends once it has sent `num_bytes`: not less than it has."""
         flow.change_size(num_bytes, self._loop.now)
-        heappush(self._finishes, (flow.finish_s, next(self._order), flow))
-        self._changed.set()
+        if flow.shared:
+            self._queue(flow)
+            self._changed.set()
 
     def busy(self, links: tuple[Link, ...]) -> bool:
         """Whether one of `links` carries a flow."""
-        return self._num_flows > 0 and any(self._on[link] for link in links)
+        return any(self._on[link] for link in links)
 
     def carried_bytes(self, link: Link) -> float:
         """What has crossed `link` so far: a counter, as a NIC has one."""
@@ -101,8 +122,8 @@ class Fluid:
         self._changed.set()
 
     async def _drive(self) -> None:
-        """Runs while there are flows; `start` spawns it again."""
-        while self._num_flows:
+        """Runs while flows share links; `_manage` spawns it again."""
+        while self._num_shared:
             await self._loop.wait(self._changed, until=self._next_finish_s())
             self._changed.clear()
             self._end_finished()
@@ -118,13 +139,16 @@ class Fluid:
         now = self._loop.now
         while self._next_finish_s() <= now:
             _, _, flow = heappop(self._finishes)
-            flow.finish_s = -inf  # no heap entry of it is valid any more
-            for link in flow.links:
-                self._on[link].pop(flow, None)
-                self._ended_bytes[link] += flow.num_bytes
-                self._touched[link] = None
-            self._num_flows -= 1
-            flow.done.set()
+            self._touch(flow)
+            self._num_shared -= 1
+            self._end(flow)
+
+    def _end(self, flow: Flow) -> None:
+        flow.finish_s = -inf  # no heap entry of it is valid any more
+        for link in flow.links:
+            self._on[link].pop(flow, None)
+            self._ended_bytes[link] += flow.num_bytes
+        flow.done.set()
 
     def _share(self) -> None:
         """New rates for the flows that the touched links can affect."""
@@ -136,16 +160,23 @@ class Fluid:
         for flow, rate in zip(flows, self._rates(flows), strict=True):
             if rate != flow.rate:
                 flow.change_rate(rate, now)
-                if rate > 0:
-                    heappush(self._finishes, (flow.finish_s, next(self._order), flow))
+                self._queue(flow)
+
+    def _queue(self, flow: Flow) -> None:
+        if flow.rate > 0:
+            heappush(self._finishes, (flow.finish_s, next(self._order), flow))
 
     def _rates(self, flows: Sequence[Flow]) -> Sequence[float]:
         if len(flows) > 1:
             return fair_rates([(flow.priority, flow.links) for flow in flows])
-        links = flows[0].links
-        if links not in self._alone:
-            (self._alone[links],) = fair_rates([(0, links)])
-        return (self._alone[links],)
+        return (self._alone_rate(flows[0].links),)
+
+    def _alone_rate(self, links: tuple[Link, ...]) -> float:
+        rate = self._alone.get(links)
+        if rate is None:
+            (rate,) = fair_rates([(0, links)])
+            self._alone[links] = rate
+        return rate
 
     def _affected(self) -> list[Flow]:
         """The flows connected to the touched links through shared links."""

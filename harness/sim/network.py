@@ -48,11 +48,15 @@ class Channel:
         """Whether a transfer would have to wait for its turn."""
         return self._busy or bool(self._waiting)
 
-    async def enter(self, rank: tuple[int, int]) -> None:
+    def enter(self) -> bool:
+        """Begins a turn at once, if nobody would have to wait for it."""
+        if self.taken:
+            return False
+        self._busy = True
+        return True
+
+    async def queue(self, rank: tuple[int, int]) -> None:
         """Returns when it is the turn of `rank`."""
-        if not self.taken:
-            self._busy = True
-            return
         turn = Event(self._loop)
         heappush(self._waiting, (rank, turn))
         self.admit()
@@ -60,7 +64,7 @@ class Channel:
             await self._loop.wait(turn)
 
     def leave(self) -> None:
-        """Ends a turn. Who comes next is decided by the next `enter` or `admit`."""
+        """Ends a turn. Who comes next is decided by the next `queue` or `admit`."""
         self._busy = False
 
     def admit(self) -> None:
@@ -104,16 +108,29 @@ class Network:
         assert num_bytes >= 1, num_bytes
         assert chunk_bytes is None or chunk_bytes >= 1, chunk_bytes
         channel = self.channel(src, dst, stream)
+        links = channel.path.links if pace is None else (*channel.path.links, pace)
         rank = (-priority, next(self._order))
         arrived = 0
         while arrived < num_bytes:
             size = min(chunk_bytes or num_bytes, num_bytes - arrived)
             if channel.flow is not None and channel.flow.priority < priority:
                 self.fluid.set_priority(channel.flow, priority)  # not slower than who waits for it
-            await channel.enter(rank)
-            sent = await self._send(channel, size, priority, pace, stops)
+            if not channel.enter():
+                await channel.queue(rank)
+            # The channel is this message's own until it has arrived, or was broken off.
+            whole = not any(stop.is_set for stop in stops)
+            if whole:
+                if channel.path.latency_s > 0:
+                    await self._loop.sleep(channel.path.latency_s)
+                urgency = channel.at_least(priority)
+                channel.flow = flow = self.fluid.start(links, size, urgency)
+                whole = await self.fluid.over(flow, stops)
+                if not whole:
+                    self.fluid.cut(flow, ceil(flow.sent_bytes(self._loop.now)))
+                    await self.fluid.over(flow)
+                channel.flow = None
             channel.leave()
-            if not sent:
+            if not whole:
                 break
             arrived += size
         channel.admit()
@@ -135,15 +152,16 @@ class Network:
         nobody: they are one message, of which the boundary where it ends has a closed form.
         """
         channel = self.channel(src, dst, stream)
-        await channel.enter((0, next(self._order)))
+        rank = (0, next(self._order))
+        if not channel.enter():
+            await channel.queue(rank)
         if channel.path.latency_s > 0:
             await self._loop.sleep(channel.path.latency_s)
         channel.flow = flow = self.fluid.start(channel.path.links, num_bytes, 0)
-        await self._loop.wait(flow.done, stop)
-        if not flow.done.is_set:
+        if not await self.fluid.over(flow, (stop,)):
             chunks = max(1, ceil(flow.sent_bytes(self._loop.now) / chunk_bytes))
             self.fluid.cut(flow, min(num_bytes, chunks * chunk_bytes))
-            await self._loop.wait(flow.done)
+            await self.fluid.over(flow)
         channel.flow = None
         channel.leave()
         channel.admit()
@@ -159,37 +177,12 @@ class Network:
         sizes = [ceil(for_s * link.bytes_per_s) for link in links]
         sent = zip(links, sizes, strict=True)
         for flow in [self.fluid.start((link,), size, STALL) for link, size in sent]:
-            await self._loop.wait(flow.done)
+            await self.fluid.over(flow)
         after = [self.fluid.carried_bytes(link) for link in links]
         return all(isclose(b - a, size) for a, b, size in zip(before, after, sizes, strict=True))
 
     def path(self, src: Place, dst: Place) -> Path:
         return self.channel(src, dst, "").path
-
-    async def _send(
-        self,
-        channel: Channel,
-        num_bytes: int,
-        priority: int,
-        pace: Link | None,
-        stops: tuple[Event, ...],
-    ) -> bool:
-        """One message: the channel is its own until it has arrived, or was broken off."""
-        if any(stop.is_set for stop in stops):
-            return False
-        if channel.path.latency_s > 0:
-            await self._loop.sleep(channel.path.latency_s)
-        urgency = channel.at_least(priority)
-        links = channel.path.links if pace is None else (*channel.path.links, pace)
-        channel.flow = self.fluid.start(links, num_bytes, urgency)
-        flow = channel.flow
-        await self._loop.wait(flow.done, *stops)
-        whole = flow.done.is_set
-        if not whole:
-            self.fluid.cut(flow, ceil(flow.sent_bytes(self._loop.now)))
-            await self._loop.wait(flow.done)
-        channel.flow = None
-        return whole
 
     def channel(self, src: Place, dst: Place, stream: str) -> Channel:
         """The turns of the transfers of `stream` from `src` to `dst`."""
