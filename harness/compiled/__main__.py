@@ -37,7 +37,7 @@ GROUPS = {
         "harness/elastic/kv_directory.py", "harness/elastic/kv_moves.py",
         "harness/elastic/page_pool.py", "harness/elastic/layerwise.py",
         "harness/pooled/instance.py", "harness/pooled/kv.py", "harness/pooled/slab.py",
-        "harness/pooled/weights.py", "harness/sim/fabric.py",
+        "harness/pooled/weights.py", "harness/sim/device.py", "harness/sim/fabric.py",
         "harness/sim/fair_share.py", "harness/sim/fluid.py", "harness/sim/network.py",
         "harness/elastic/pipeline.py", "harness/sim/layerwise.py", "harness/sim/pipeline.py",
     ],

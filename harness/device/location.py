@@ -6,6 +6,7 @@ A location is a name. The network knows how far apart two are.
 from __future__ import annotations
 
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 
@@ -41,13 +42,16 @@ def members(place: Place) -> tuple[Location, ...]:
     return (place,) if isinstance(place, Location) else place
 
 
+@cache
 def hbm(node: int, device: int) -> Location:
     return Location(Medium.HBM, node, device)
 
 
+@cache
 def dram(node: int) -> Location:
     return Location(Medium.DRAM, node, 0)
 
 
+@cache
 def ssd(node: int) -> Location:
     return Location(Medium.SSD, node, 0)

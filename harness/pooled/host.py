@@ -20,15 +20,13 @@ from harness.pooled.slab import Run, SlabAllocator
 from harness.records.record import Recorder
 
 
-@dataclass(slots=True)
 class SwappedKv:
     """A request's KV in a host cache. `ready` is set once its last byte has arrived (rule ②), or
     once it is `gone`: given up, or lost with the device that it was coming from."""
 
-    host: Host
-    runs: list[Run]
-    ready: Event
-    gone: bool = False
+    def __init__(self, host: Host, ready: Event) -> None:
+        self.host, self.ready, self.gone = host, ready, False
+        self.runs: list[Run] = []
 
 
 @dataclass(slots=True)

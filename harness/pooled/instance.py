@@ -77,7 +77,9 @@ class PooledInstance(PooledKv):
             raise lost
         phase = "prefill" if batch.chunks else "decode"
         ids = [request.request_id for request in requests]
-        self._log("run", start_s, model=model, phase=phase, requests=ids)
+        self._recorder.event(
+            "run", self.name, start_s, self._loop.now, model=model, phase=phase, requests=ids
+        )
         return steps
 
     def settle(self) -> float:

@@ -77,7 +77,7 @@ class PooledKv:
         ready = Event(self._loop)
         runs = self.kv(request.model).detach(request)
         assert runs, f"request {request.request_id} has no KV on {self.name}"
-        swapped = SwappedKv(self.host, [], ready)
+        swapped = SwappedKv(self.host, ready)
         self._swapped[request.request_id] = self._leaving[request.request_id] = swapped
         copy = self._copy_out(request, runs, swapped, on_done)
         self._loop.spawn(copy, name=f"{self.name}: swap out")
@@ -135,7 +135,8 @@ class PooledKv:
         self, request: Request, swapped: SwappedKv, arrived: Event, on_done: Callable[[], None]
     ) -> None:
         start_s = self._loop.now
-        await self._loop.wait(swapped.ready)  # rule ②
+        if not swapped.ready.is_set:  # rule ②
+            await self._loop.wait(swapped.ready)
         if swapped.gone or self.lost:
             arrived.set()
             return

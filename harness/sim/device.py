@@ -75,34 +75,36 @@ class SimDevice:
         else:
             pace = None if staged else self._pageable
             await self._network.transfer(source, self._gpus, num_bytes, stream="weights", pace=pace)
-        await self._answer()
+        if self.may_fail:
+            await self._answer()
         return complete
 
     async def relocate(self, model: str, from_bytes: int, to_bytes: int) -> None:
         """Every byte is read and written once."""
         num_bytes = self._weight_bytes[model]
         await self._loop.sleep(2 * num_bytes / self._memory_bytes_per_s)
-        await self._answer()
+        if self.may_fail:
+            await self._answer()
 
     async def copy_out(self, copy: KvCopy) -> None:
-        host, num_bytes = dram(copy.node), self._kv_bytes(copy)
-        await self._network.transfer(self._gpus, host, num_bytes, stream="kv")
-        await self._answer()
+        num_bytes = copy.num_blocks * self._block_bytes[copy.model]
+        await self._network.transfer(self._gpus, dram(copy.node), num_bytes, stream="kv")
+        if self.may_fail:
+            await self._answer()
 
     async def copy_in(self, copy: KvCopy) -> bool:
-        num_bytes, host = self._kv_bytes(copy), dram(copy.node)
-        await self._network.transfer(host, self._gpus, num_bytes, stream="kv")
-        await self._answer()
+        num_bytes = copy.num_blocks * self._block_bytes[copy.model]
+        await self._network.transfer(dram(copy.node), self._gpus, num_bytes, stream="kv")
+        if self.may_fail:
+            await self._answer()
         return True
 
     async def restart(self) -> None:
         await self._loop.sleep(self._config.restart_s)
-        await self._answer()
+        if self.may_fail:
+            await self._answer()
 
     async def collect_garbage(self) -> None:
         await self._loop.sleep(self._config.collect_s)
-        await self._answer()
-
-    def _kv_bytes(self, copy: KvCopy) -> int:
-        """The KV bytes that `copy` moves on each GPU."""
-        return copy.num_blocks * self._block_bytes[copy.model]
+        if self.may_fail:
+            await self._answer()

@@ -14,7 +14,6 @@ from harness.request import Request
 from systems.aegaeon.store import Store, Value
 
 REQUEST, INSTANCE = "request/", "instance/"
-STORED = ("arrival_s", "model", "prompt_tokens", "output_tokens")  # of a request
 
 
 class Proxy:
@@ -96,9 +95,13 @@ def key(request: Request) -> str:
 
 
 def described(request: Request, instance: str | None) -> Value:
-    return {name: getattr(request, name) for name in STORED} | {"instance": instance}
+    return {
+        "arrival_s": request.arrival_s, "model": request.model,
+        "prompt_tokens": request.prompt_tokens, "output_tokens": request.output_tokens,
+        "instance": instance,
+    }  # fmt: skip
 
 
 def restored(name: str, value: Value) -> Request:
-    stored: dict[str, Any] = {name: value[name] for name in STORED}
+    stored: dict[str, Any] = {key: of for key, of in value.items() if key != "instance"}
     return Request(int(name.removeprefix(REQUEST)), **stored)
