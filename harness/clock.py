@@ -108,6 +108,13 @@ class Loop:
         self._make_ready(task, True)
         return task
 
+    def start(self, coro: Coroutine[Any, Any, Any], *, name: str) -> None:
+        """Starts `coro` now: it has run to where it first waits when this returns."""
+        task = Task(self, coro, name)
+        self._tasks[task] = None
+        task._wait_id = 1
+        self._step(task, True)
+
     def sleep(self, seconds: float) -> Awaitable[bool]:
         """Waits `seconds` (≥ 0); a task that sleeps 0 s goes to the back of the ready queue."""
         if not seconds >= 0:

@@ -80,7 +80,7 @@ class PooledKv:
         swapped = SwappedKv(self.host, ready)
         self._swapped[request.request_id] = self._leaving[request.request_id] = swapped
         copy = self._copy_out(request, runs, swapped, on_done)
-        self._loop.spawn(copy, name=f"{self.name}: swap out")
+        self._loop.start(copy, name=f"{self.name}: swap out")
         return ready
 
     async def _copy_out(
@@ -128,7 +128,7 @@ class PooledKv:
         swapped, arrived = self._swapped.pop(request.request_id), Event(self._loop)
         self._arriving[request.request_id] = swapped, arrived
         copy = self._copy_in(request, swapped, arrived, on_done)
-        self._loop.spawn(copy, name=f"{self.name}: swap in")
+        self._loop.start(copy, name=f"{self.name}: swap in")
         return arrived
 
     async def _copy_in(

@@ -47,7 +47,7 @@ class WeightsBuffer:
         self._next_at = self._bump.alloc(self._sizes[model])
         self._stop_prefetch = Event(self._loop)
         self._prefetch_over.clear()
-        self._loop.spawn(self._prefetch(model), name=f"{self._device.name}: prefetch")
+        self._loop.start(self._prefetch(model), name=f"{self._device.name}: prefetch")
 
     async def _prefetch(self, model: str) -> None:
         start_s = self._loop.now

@@ -2,7 +2,8 @@
 
 Between changes everything is closed form: what a flow has sent is rate x time, its end is known.
 A change recomputes the rates of the flows that share a link with it, directly or through others,
-once per instant, however many flows change there. One task sleeps until the earliest end.
+once per instant, however many flows change there. One task sleeps until their earliest end; a flow
+that shares no link needs it not.
 Knows links, not places; chunks, queues and latency are the network's.
 """
 
@@ -20,29 +21,35 @@ from harness.sim.fair_share import fair_rates
 
 
 class Flow:
-    """`left_bytes` were still to be sent at `since_s`, and go at `rate` bytes/s from then on. Of a
-    striped flow, which may cross a link several times, all counts are of one stripe. `shared`:
-    another has crossed one of its links; else who has started it ends it too, at `finish_s`."""
+    """`left_bytes` were still to be sent at `since_s`, and go at `rate` bytes/s from then on; until
+    it begins, that is in the future. Of a striped flow, which may cross a link several times, all
+    counts are of one stripe. `shared`: another has come to one of its links; else who has started
+    it also ends it, at `finish_s`."""
 
     def __init__(
-        self, links: tuple[Link, ...], num_bytes: int, priority: int, now: float, done: Event
+        self, links: tuple[Link, ...], num_bytes: int, priority: int, begin_s: float, done: Event
     ) -> None:
         self.links, self.num_bytes, self.priority = links, num_bytes, priority
-        self.left_bytes, self.since_s, self.rate, self.finish_s = float(num_bytes), now, 0.0, inf
-        self.done, self.shared = done, False
+        self.left_bytes, self.since_s, self.rate = float(num_bytes), begin_s, 0.0
+        self.finish_s, self.done, self.shared = inf, done, False
 
     def sent_bytes(self, now: float) -> float:
-        return self.num_bytes - self.left_bytes + self.rate * (now - self.since_s)
+        return self.num_bytes - self.left_bytes + self.rate * max(0.0, now - self.since_s)
 
     def change_rate(self, rate: float, now: float) -> None:
-        self.left_bytes = max(0.0, self.left_bytes - self.rate * (now - self.since_s))
-        self.since_s, self.rate = now, rate
-        self.finish_s = now + self.left_bytes / rate if rate > 0 else inf
+        if now > self.since_s:
+            self.left_bytes = max(0.0, self.left_bytes - self.rate * (now - self.since_s))
+            self.since_s = now
+        self.rate = rate
+        self._foresee()
 
     def change_size(self, num_bytes: int, now: float) -> None:
         self.left_bytes = max(0.0, num_bytes - self.sent_bytes(now))
-        self.num_bytes, self.since_s = num_bytes, now
-        self.finish_s = now + self.left_bytes / self.rate if self.rate > 0 else inf
+        self.num_bytes, self.since_s = num_bytes, max(now, self.since_s)
+        self._foresee()
+
+    def _foresee(self) -> None:
+        self.finish_s = self.since_s + self.left_bytes / self.rate if self.rate > 0 else inf
 
 
 class Fluid:
@@ -56,29 +63,38 @@ class Fluid:
         self._touched: dict[Link, None] = {}  # links whose flows changed since rates were shared
         self._changed = Event(loop)
         self._finishes: list[tuple[float, int, Flow]] = []  # a heap; stale entries are skipped
+        self._begins: list[tuple[float, int, Flow]] = []  # of shared flows; a heap
         self._order = count()
         self._alone: dict[tuple[Link, ...], float] = {}  # the rate of a flow that shares no link
 
-    def start(self, links: tuple[Link, ...], num_bytes: int, priority: int) -> Flow:
-        """A flow from now on; who starts it waits for its end, by `over`, at once."""
+    def start(
+        self, links: tuple[Link, ...], num_bytes: int, priority: int, latency_s: float = 0.0
+    ) -> Flow:
+        """A flow that begins in `latency_s`; who starts it waits for its end at once (`over`)."""
         now = self._loop.now
-        flow = Flow(links, num_bytes, priority, now, Event(self._loop))
+        flow = Flow(links, num_bytes, priority, now + latency_s, Event(self._loop))
         others = [other for link in links for other in self._on[link]]
         for link in links:
             self._on[link][flow] = None
         if others:
             for other in (flow, *others):
                 self._manage(other)
-            self._touch(flow)
+            self._changed.set()
         else:
             flow.change_rate(self._alone_rate(links), now)
         return flow
 
     def _manage(self, flow: Flow) -> None:
-        """Sees to the end of `flow` from now on."""
+        """Sees to the beginning and the end of `flow` from now on."""
         if not flow.shared:
             flow.shared = True
-            self._queue(flow)
+            if flow.since_s > self._loop.now:
+                flow.change_rate(0.0, self._loop.now)
+                heappush(self._begins, (flow.since_s, next(self._order), flow))
+            elif flow.rate > 0:
+                self._queue(flow)
+            else:
+                self._touch(flow)
             self._num_shared += 1
             if self._num_shared == 1:
                 self._loop.spawn(self._drive(), name="network")
@@ -98,6 +114,7 @@ class Fluid:
         flow.priority = priority
         if flow.shared:
             self._touch(flow)
+            self._changed.set()
 
     def cut(self, flow: Flow, num_bytes: int) -> None:
         """`flow`, which is under way, ends once it has sent `num_bytes`: not less than it has."""
@@ -108,7 +125,8 @@ class Fluid:
 
     def busy(self, links: tuple[Link, ...]) -> bool:
         """Whether one of `links` carries a flow."""
-        return any(self._on[link] for link in links)
+        now = self._loop.now
+        return any(flow.since_s <= now for link in links for flow in self._on[link])
 
     def carried_bytes(self, link: Link) -> float:
         """What has crossed `link` so far: a counter, as a NIC has one."""
@@ -119,14 +137,17 @@ class Fluid:
     def _touch(self, flow: Flow) -> None:
         for link in flow.links:
             self._touched[link] = None
-        self._changed.set()
 
     async def _drive(self) -> None:
         """Runs while flows share links; `_manage` spawns it again."""
         while self._num_shared:
-            await self._loop.wait(self._changed, until=self._next_finish_s())
+            begins = self._begins
+            until = min(self._next_finish_s(), begins[0][0] if begins else inf)
+            await self._loop.wait(self._changed, until=until)
             self._changed.clear()
             self._end_finished()
+            while begins and begins[0][0] <= self._loop.now:
+                self._touch(heappop(begins)[2])
             self._share()
 
     def _next_finish_s(self) -> float:
@@ -180,14 +201,14 @@ class Fluid:
 
     def _affected(self) -> list[Flow]:
         """The flows connected to the touched links through shared links."""
-        links = [link for link in self._touched if self._on[link]]
+        now, links = self._loop.now, [link for link in self._touched if self._on[link]]
         if not links:
             return []
         seen = set(links)
         flows: dict[Flow, None] = {}
         while links:
             for flow in self._on[links.pop()]:
-                if flow not in flows:
+                if flow not in flows and flow.since_s <= now:
                     flows[flow] = None
                     for link in flow.links:
                         if link not in seen:

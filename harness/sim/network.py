@@ -38,7 +38,7 @@ class Channel:
 
     def __init__(self, path: Path, loop: Loop) -> None:
         self.path = path
-        self.flow: Flow | None = None  # the message under way, once its latency is over
+        self.flow: Flow | None = None  # the message under way
         self._loop = loop
         self._busy = False
         self._waiting: list[tuple[tuple[int, int], Event]] = []
@@ -120,10 +120,8 @@ class Network:
             # The channel is this message's own until it has arrived, or was broken off.
             whole = not any(stop.is_set for stop in stops)
             if whole:
-                if channel.path.latency_s > 0:
-                    await self._loop.sleep(channel.path.latency_s)
-                urgency = channel.at_least(priority)
-                channel.flow = flow = self.fluid.start(links, size, urgency)
+                urgency, latency_s = channel.at_least(priority), channel.path.latency_s
+                channel.flow = flow = self.fluid.start(links, size, urgency, latency_s)
                 whole = await self.fluid.over(flow, stops)
                 if not whole:
                     self.fluid.cut(flow, ceil(flow.sent_bytes(self._loop.now)))
@@ -155,9 +153,8 @@ class Network:
         rank = (0, next(self._order))
         if not channel.enter():
             await channel.queue(rank)
-        if channel.path.latency_s > 0:
-            await self._loop.sleep(channel.path.latency_s)
-        channel.flow = flow = self.fluid.start(channel.path.links, num_bytes, 0)
+        path = channel.path
+        channel.flow = flow = self.fluid.start(path.links, num_bytes, 0, path.latency_s)
         if not await self.fluid.over(flow, (stop,)):
             chunks = max(1, ceil(flow.sent_bytes(self._loop.now) / chunk_bytes))
             self.fluid.cut(flow, min(num_bytes, chunks * chunk_bytes))

@@ -78,7 +78,7 @@ class Scaler:
         self._num_leaving += len(leaving)
         if self.instance.model != model:
             self.instance.begin_switch()
-        self._loop.spawn(self._switch(model, leaving), name=f"{self.instance.name}: switch")
+        self._loop.start(self._switch(model, leaving), name=f"{self.instance.name}: switch")
         return False
 
     async def _switch(self, model: str, leaving: Sequence[Request]) -> None:

@@ -54,6 +54,36 @@ def test_tasks_at_equal_times_run_in_the_order_they_were_started(loop: Loop) -> 
     assert order == list(range(20))
 
 
+def test_a_task_that_is_started_runs_at_once_to_its_first_wait(loop: Loop) -> None:
+    order: list[str] = []
+
+    async def other(*names: str) -> None:
+        for name in names:
+            order.append(name)
+            await loop.sleep(0)
+
+    async def main() -> None:
+        loop.spawn(other("spawned"), name="spawned")
+        loop.start(other("started", "goes on"), name="started")
+        order.append("main")
+        await loop.sleep(0.001)
+
+    loop.run(main())
+    assert order == ["started", "main", "spawned", "goes on"]
+
+
+def test_what_fails_at_its_start_aborts_the_run_and_is_named(loop: Loop) -> None:
+    async def broken() -> None:
+        raise ValueError("at once")
+
+    async def main() -> None:
+        loop.start(broken(), name="the broken one")
+
+    with pytest.raises(ValueError, match="at once") as raised:
+        loop.run(main())
+    assert any("the broken one" in note for note in raised.value.__notes__)
+
+
 def test_an_event_wakes_all_its_waiters_and_stays_set(loop: Loop) -> None:
     event, woken = Event(loop), []
 
