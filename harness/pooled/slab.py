@@ -40,11 +40,10 @@ class _Pool:
 
 
 class _Slab:
-    """A slab of `pool`, and its free blocks, the next to use last."""
+    """The free blocks of a slab, `num_free` in all, the next to use last."""
 
-    def __init__(self, pool: _Pool, start: int) -> None:
-        self.pool, self.num_free = pool, pool.blocks_per_slab
-        self.free: list[Run] = [(start, self.num_free)]
+    def __init__(self, num_free: int, free: list[Run]) -> None:
+        self.num_free, self.free = num_free, free
 
 
 class SlabAllocator:
@@ -61,7 +60,7 @@ class SlabAllocator:
         self._free_slabs = list(range(self.num_slabs - 1, -1, -1))  # the next to use last
         self._pools: dict[KvShape, _Pool] = {}
         self._used: dict[int, int] = {}  # the runs in use
-        self._slabs: dict[int, _Slab] = {}  # those that a shape has
+        self._owner: dict[int, _Pool] = {}  # slab -> whose it is
         self._peak_slabs = 0
 
     def capacity_blocks(self, shape: KvShape) -> int:
@@ -98,15 +97,20 @@ class SlabAllocator:
         runs = list[Run]()
         while num_blocks > 0:
             if not pool.free:
-                self._add_slab(pool)
-            index, slab = next(iter(pool.free.items()))
-            at, length = slab.free.pop()
-            if length > num_blocks:
-                slab.free.append((at + num_blocks * pool.block_bytes, length - num_blocks))
-                length = num_blocks
-            slab.num_free -= length
-            if not slab.num_free:
-                del pool.free[index]
+                at, length = self._add_slab(pool), pool.blocks_per_slab
+                if length > num_blocks:
+                    rest = (at + num_blocks * pool.block_bytes, length - num_blocks)
+                    pool.free[at // self.slab_bytes] = _Slab(length - num_blocks, [rest])
+                    length = num_blocks
+            else:
+                index, slab = next(iter(pool.free.items()))
+                at, length = slab.free.pop()
+                if length > num_blocks:
+                    slab.free.append((at + num_blocks * pool.block_bytes, length - num_blocks))
+                    length = num_blocks
+                slab.num_free -= length
+                if not slab.num_free:
+                    del pool.free[index]
             self._used[at] = length
             runs.append((at, length))
             num_blocks -= length
@@ -119,17 +123,21 @@ class SlabAllocator:
             if self._used.pop(at) != length:
                 raise KeyError(f"{length} blocks at {at} are given back, which nobody has")
             index = at // self.slab_bytes
-            slab = self._slabs[index]
-            pool = slab.pool
+            pool = self._owner[index]
             pool.num_used -= length
-            if not slab.num_free:
-                pool.free[index] = slab
-            slab.num_free += length
-            slab.free.append(run)
-            if slab.num_free == pool.blocks_per_slab:
-                del pool.free[index], self._slabs[index]
+            slab = pool.free.get(index)
+            if slab is not None:
+                length += slab.num_free
+            if length == pool.blocks_per_slab:
+                pool.free.pop(index, None)
+                del self._owner[index]
                 pool.num_slabs -= 1
                 self._free_slabs.append(index)
+            elif slab is None:
+                pool.free[index] = _Slab(length, [run])
+            else:
+                slab.num_free = length
+                slab.free.append(run)
 
     def free_last(self, runs: list[Run], num_blocks: int) -> None:
         """Takes the last `num_blocks` blocks off `runs`, and gives them back."""
@@ -141,7 +149,7 @@ class SlabAllocator:
         del runs[first:]
         if stay:  # so many blocks of the first of these runs
             at, length = freed[0]
-            cut = at + stay * self._slabs[at // self.slab_bytes].pool.block_bytes
+            cut = at + stay * self._owner[at // self.slab_bytes].block_bytes
             runs.append((at, stay))
             freed[0] = (cut, length - stay)
             self._used[at], self._used[cut] = stay, length - stay
@@ -166,12 +174,14 @@ class SlabAllocator:
             peak = self._pools[shape].peak_slabs if shape in self._pools else 0
         return self.unused_bytes(shape) / (peak * self.slab_bytes) if peak else 0.0
 
-    def _add_slab(self, pool: _Pool) -> None:
+    def _add_slab(self, pool: _Pool) -> int:
+        """Gives `pool` a slab; where it begins."""
         index = self._free_slabs.pop()
-        pool.free[index] = self._slabs[index] = _Slab(pool, index * self.slab_bytes)
+        self._owner[index] = pool
         pool.num_slabs += 1
         pool.peak_slabs = max(pool.peak_slabs, pool.num_slabs)
         self._peak_slabs = max(self._peak_slabs, self.num_slabs - len(self._free_slabs))
+        return index * self.slab_bytes
 
     def _used_bytes(self, shape: KvShape) -> int:
         pool = self._pools.get(shape)
