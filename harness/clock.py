@@ -227,14 +227,18 @@ class VirtualLoop(Loop):
         return embedded()
 
     def _advance(self) -> None:
-        self._drop_stale_timers()
-        if not self._timers:
-            names = sorted(task.name for task in self._tasks)
-            raise Deadlock(f"no timer is left at {self.now:.6f} s; waiting: {', '.join(names)}")
-        deadline = self._timers[0][0]
-        if deadline > self.now:
-            self.now = deadline
-        self._fire_timers(self.now)
+        timers = self._timers
+        while timers:
+            deadline, _, task, wait_id = heapq.heappop(timers)
+            if task._wait_id == wait_id and not task.done:
+                if deadline > self.now:
+                    self.now = deadline
+                task._wait_id = wait_id + 1
+                self._ready.append((task, False))
+                self._fire_timers(self.now)  # those of others
+                return
+        names = sorted(task.name for task in self._tasks)
+        raise Deadlock(f"no timer is left at {self.now:.6f} s; waiting: {', '.join(names)}")
 
 
 class WallLoop(Loop):
