@@ -160,7 +160,8 @@ class Scaler:
 
     def _came(self, request: Request) -> None:
         del self._arriving[request]
-        self.wake.set()
+        if not self._switching:  # else it must wait for the weights
+            self.wake.set()
 
     def forget(self, request: Request) -> None:
         """Tells that the request's KV is here no longer, nor on its way in."""
