@@ -87,6 +87,7 @@ class Request:
     cached_tokens: int | None = None  # found in a prefix cache at first; None: none was asked
     log_index: int = 0  # where its recorder has it
     decodes_on: int = 0  # the instance whose checks (`harness.device.base`) it has passed; 0: none
+    in_batch: bool = False  # of elastic instances, that is running (`harness.elastic.kv_directory`)
 
     @property
     def known_tokens(self) -> int:
@@ -122,10 +123,12 @@ class Batch:
     """One iteration's work: prefill chunks (request, tokens of it to compute) and decodes.
 
     A request stands in one of the two lists, once. A chunk covers the next `num_tokens` of the
-    request's known tokens that are not computed yet.
+    request's known tokens that are not computed yet. `first_end` and `context_tokens` are noted as
+    it begins to run (`harness.device.base`): iterations until the first of its decodes ends, and
+    tokens that the next one attends to for its decodes.
     """
 
-    __slots__ = ("chunks", "decodes")
+    __slots__ = ("chunks", "context_tokens", "decodes", "first_end")
 
     # Not a dataclass: their constructors stay Python, and each iteration makes a batch.
     def __init__(
@@ -135,6 +138,7 @@ class Batch:
     ) -> None:
         self.chunks = [] if chunks is None else chunks
         self.decodes = [] if decodes is None else decodes
+        self.first_end = self.context_tokens = 0
 
     @property
     def num_tokens(self) -> int:

@@ -83,7 +83,7 @@ class BaseInstance:
         if chunks:
             self._check_chunks(chunks)
         if decodes:
-            self._check_decodes(decodes)
+            self._check_decodes(batch)
         self._running = True
 
     # Simulations spend their time in these two: the usual is looked at in place, the rest below.
@@ -100,13 +100,18 @@ class BaseInstance:
             ):
                 self._check_chunk(request, num_tokens)
 
-    def _check_decodes(self, decodes: list[Request]) -> None:
+    def _check_decodes(self, batch: Batch) -> None:
         number, held, size = self._number, self.kv.held, self.kv.block_tokens
         most = self.model.max_position
-        for request in decodes:
+        context, first_end = 0, batch.decodes[0].output_tokens
+        for request in batch.decodes:
+            known = request.computed_tokens + 1
+            remaining = request.output_tokens - request.generated_tokens
+            context += known
+            if remaining < first_end:
+                first_end = remaining
             # Requests that have run here may go on until they end.
-            if request.decodes_on != number or request.generated_tokens >= request.output_tokens:
-                known = request.computed_tokens + 1
+            if request.decodes_on != number or remaining <= 0:
                 if not (
                     known == request.prompt_tokens + request.generated_tokens
                     and 0 < request.generated_tokens < request.output_tokens
@@ -115,6 +120,7 @@ class BaseInstance:
                 ):
                     self._check_decode(request)
                 request.decodes_on = number
+        batch.context_tokens, batch.first_end = context, first_end
 
     def _refuse(self, batch: Batch, max_steps: int | None) -> None:
         if self._running:
@@ -124,20 +130,16 @@ class BaseInstance:
         raise RunError(f"{self.name}: max_steps={max_steps} must be at least 1")
 
     def _reserve(
-        self, decodes: list[Request], max_steps: int | None, steps_until: float = inf
+        self, batch: Batch, max_steps: int | None, steps_until: float = inf
     ) -> tuple[int, Grown, bool]:
-        """How many steps `decodes` may take; who got blocks for them; whether the last step ends a
-        request. `steps_until`: by the run's deadline."""
-        first_end = decodes[0].output_tokens - decodes[0].generated_tokens
-        for request in decodes:
-            remaining = request.output_tokens - request.generated_tokens
-            if remaining < first_end:
-                first_end = remaining
+        """How many steps the batch's decodes may take; who got blocks for them; whether the last
+        step ends a request. `steps_until`: by the run's deadline."""
+        first_end = batch.first_end
         steps = first_end if max_steps is None else min(first_end, max_steps)
         if steps_until < steps:
             steps = int(steps_until)
-        steps = self.kv.growth_steps(decodes, steps)
-        grown = self.kv.grow_steps(decodes, steps)
+        steps = self.kv.growth_steps(batch.decodes, steps)
+        grown = self.kv.grow_steps(batch.decodes, steps)
         if grown is None:
             raise RunError(f"{self.name}: no KV blocks were grown for the first step of a decode")
         return steps, grown, steps == first_end
@@ -150,7 +152,7 @@ class BaseInstance:
         if batch.chunks:
             return 1, []
         at_once = stop is not None and stop.is_set
-        steps, grown, _ = self._reserve(batch.decodes, 1 if at_once else max_steps, steps_until)
+        steps, grown, _ = self._reserve(batch, 1 if at_once else max_steps, steps_until)
         return steps, grown
 
     def _end(self, requests: Sequence[Request], grown: Grown) -> None:

@@ -121,7 +121,7 @@ class ElasticInstance:
                     if request.finished:
                         self._directory.forget(request)
 
-    async def begin(self, requests: Sequence[Request]) -> RunningBatch:
+    async def begin(self, requests: list[Request]) -> RunningBatch:
         """Begins a batch that needs this instance; `end` ends it. InstanceLost where it has died,
         be it while KV of `requests` was moved."""
         running = await self._directory.begin(requests)

@@ -37,11 +37,11 @@ Where = tuple[tuple[Holder, Groups], ...]
 class RunningBatch:
     """`interrupt`: set to end it at its next step boundary. `over`: it has ended."""
 
-    __slots__ = ("interrupt", "over", "request_ids")
+    __slots__ = ("interrupt", "over", "requests")
 
-    def __init__(self, loop: Loop, request_ids: list[int]) -> None:
+    def __init__(self, loop: Loop, requests: list[Request]) -> None:
         self.interrupt, self.over = Event(loop), Event(loop)
-        self.request_ids = request_ids
+        self.requests = requests
 
 
 class KvDirectory:
@@ -49,7 +49,6 @@ class KvDirectory:
         self._loop = loop
         self.wheres: dict[int, Where] = {}  # request_id -> every holder of its KV
         self._running: dict[RunningBatch, None] = {}
-        self._ids = set[int]()  # of all requests in these
         self._gates: dict[int, Event] = {}  # request_id -> set once its KV has moved
 
     def where(self, request: Request) -> Where:
@@ -61,8 +60,12 @@ class KvDirectory:
 
     def move(self, request: Request, groups: Groups, source: Holder, target: Holder) -> None:
         """`groups` of the request are `target`'s from now on."""
+        before = self.where(request) or ((source, source.kv.groups[request.request_id]),)
+        if before == ((source, groups),):
+            self.wheres[request.request_id] = ((target, groups),)
+            return
         gone, held = frozenset(groups), dict[int, tuple[Holder, list[int]]]()
-        for holder, its in self.where(request) or ((source, source.kv.groups[request.request_id]),):
+        for holder, its in before:
             together = holder is not source or gone.issuperset(its)
             for part in [its] if together else [(group,) for group in its]:
                 now = target if holder is source and part[0] in gone else holder
@@ -80,31 +83,30 @@ class KvDirectory:
 
     # Running batches
 
-    async def begin(self, requests: Sequence[Request]) -> RunningBatch:
-        """A batch, once no gate is closed. RunError where one of `requests` is in another one."""
-        ids = [request.request_id for request in requests]
+    async def begin(self, requests: list[Request]) -> RunningBatch:
+        """A batch of `requests`, a list of its own, once no gate is closed. RunError where one of
+        them is in another one."""
         if self._gates:
-            await self._gates_open(ids)
-        if not self._ids.isdisjoint(ids):
-            twice = next(i for i in ids if i in self._ids)
-            raise RunError(f"request {twice} is in two batches at once")
-        running = RunningBatch(self._loop, ids)
+            await self._gates_open([request.request_id for request in requests])
+        for request in requests:
+            if request.in_batch:
+                raise RunError(f"request {request.request_id} is in two batches at once")
+        for request in requests:
+            request.in_batch = True
+        running = RunningBatch(self._loop, requests)
         self._running[running] = None
-        self._ids.update(ids)
         return running
 
     def end(self, running: RunningBatch) -> None:
         if running in self._running:
             del self._running[running]
-            self._ids.difference_update(running.request_ids)
+            for request in running.requests:
+                request.in_batch = False
         running.over.set()
-
-    def is_running(self, request: Request) -> bool:
-        return request.request_id in self._ids
 
     def check_evictable(self, request: Request) -> None:
         """RunError where the request cannot be evicted now."""
-        if self.is_running(request):
+        if request.in_batch:
             raise RunError(f"request {request.request_id} is evicted in mid-batch")
 
     # Gates, while KV moves
@@ -121,11 +123,17 @@ class KvDirectory:
         gate = Event(self._loop)
         self._gates.update(dict.fromkeys(ids, gate))
         for request_id in ids:
-            while request_id in self._ids:
-                running = next(each for each in self._running if request_id in each.request_ids)
+            while running := self._running_with(request_id):
                 running.interrupt.set()
                 await self._loop.wait(running.over)
         return gate
+
+    def _running_with(self, request_id: int) -> RunningBatch | None:
+        for running in self._running:
+            for request in running.requests:
+                if request.request_id == request_id:
+                    return running
+        return None
 
     def open_gates(self, gate: Event) -> None:
         for request_id in [r for r, each in self._gates.items() if each is gate]:

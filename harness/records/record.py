@@ -151,13 +151,16 @@ class Recorder:
 
     def segment(self, requests: list[Request], segment: Segment, instance: str) -> None:
         """Stamps the same `segment` into the log of each of `requests`."""
+        logs = self._logs
         for request in requests:
-            record = self._record(request)
-            segments = record.segments
-            if not segments:
+            at = request.log_index
+            record = logs[at] if at < len(logs) else None
+            if record is None or record.request is not request:
+                record = self._record(request)
+            if not record.segments:
                 record.instance = instance
                 self.num_started += 1
-            segments.append(segment)
+            record.segments.append(segment)
         self.num_tokens += segment.num_tokens * len(requests)
 
     def preempted(self, request: Request, instance: str, time_s: float) -> None:

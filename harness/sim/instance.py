@@ -31,10 +31,14 @@ def context_tokens(decodes: list[Request]) -> int:
     return tokens
 
 
+def prefilled(batch: Batch) -> list[tuple[int, int]]:
+    """The batch's chunks as `CostModel.mixed_step` asks for them."""
+    return [(request.computed_tokens, n) for request, n in batch.chunks]
+
+
 def terms(batch: Batch) -> tuple[list[tuple[int, int]], int, int]:
     """What `CostModel.mixed_step` asks of a batch."""
-    chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
-    return chunks, len(batch.decodes), context_tokens(batch.decodes)
+    return prefilled(batch), len(batch.decodes), context_tokens(batch.decodes)
 
 
 async def no_death() -> None:
@@ -91,7 +95,7 @@ class SimInstance(BaseInstance):
         try:
             if batch.chunks or arriving is not None:
                 return await self._mixed_iteration(batch, interrupt, arriving)
-            return await self._decode_macro_step(batch.decodes, max_steps, until, stop, interrupt)
+            return await self._decode_macro_step(batch, max_steps, until, stop, interrupt)
         finally:
             self._running = False
             self._last_step_s = self._loop.now
@@ -137,10 +141,11 @@ class SimInstance(BaseInstance):
         self, batch: Batch, interrupt: Event | None, arriving: Arriving | None
     ) -> int:
         start_s = self._loop.now
+        num_decodes, context = len(batch.decodes), batch.context_tokens
         if batch.chunks:
-            step_s = self._prefill_cost.mixed_step(*terms(batch))
+            step_s = self._prefill_cost.mixed_step(prefilled(batch), num_decodes, context)
         else:  # decodes that wait for layers
-            step_s = self._cost.decode_step(len(batch.decodes), context_tokens(batch.decodes))[0]
+            step_s = self._cost.decode_step(num_decodes, context)[0]
         step_s += self._cost.turnaround_s
         if arriving is not None:
             await through(self._loop, arriving, step_s)
@@ -159,17 +164,17 @@ class SimInstance(BaseInstance):
 
     async def _decode_macro_step(
         self,
-        decodes: list[Request],
+        batch: Batch,
         max_steps: int | None,
         until: float,
         stop: Event | None,
         interrupt: Event | None,
     ) -> int:
         start_s = self._loop.now + self._cost.turnaround_s  # of the first step
-        context = context_tokens(decodes)
-        step_s, growth_s = self._cost.decode_step(len(decodes), context)
+        decodes = batch.decodes
+        step_s, growth_s = self._cost.decode_step(len(decodes), batch.context_tokens)
         by_then = inf if until == inf else steps_to_reach(until - start_s, step_s, growth_s)
-        steps, grown, ends = self._reserve(decodes, max_steps, by_then)
+        steps, grown, ends = self._reserve(batch, max_steps, by_then)
         reserved = steps
         self._segment = segment = Segment(start_s, steps, step_s, growth_s)
         self._decodes, self._applied, self._ends = decodes, 0, ends
