@@ -6,9 +6,9 @@ Systems drive this (`Cluster.elastic`); an engine supplies fabric, executors and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness.cost.hardware import Hardware
 from harness.device.location import dram, members
@@ -162,14 +162,14 @@ class ElasticCluster:
         else:
             self._shared.transferred(source.memory, target.memory.name, purpose, start_s, num_bytes)
 
-    async def move_kv(
+    def move_kv(
         self, requests: Sequence[Request], layers: range, source: Holder, target: Holder,
         sending: Sending = KV, *, owner: str = "",
-    ) -> bool:  # fmt: skip
+    ) -> Coroutine[Any, Any, bool]:  # fmt: skip
         """Moves the KV of `layers` (whole pages) of `requests` from `source`, which holds it, to
         `target`; requests may go on decoding meanwhile. See `KvMover.move`."""
         route = KvRoute(source, target, source.layout.groups(layers))
-        return await self._mover.move(requests, route, sending, owner)
+        return self._mover.move(requests, route, sending, owner)
 
     async def stage(self, memory: Memory, num_bytes: int, purpose: str) -> None:
         """Passes KV that is gathered or scattered through a staging tensor on its device: every

@@ -8,13 +8,14 @@ store is in no batch, so for swaps the second part is empty.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from harness.elastic.fabric import Sending, Span
 from harness.elastic.kv_directory import Holder
 from harness.elastic.page_pool import Groups
-from harness.elastic.page_tables import KvCopy, copying
+from harness.elastic.page_tables import KvCopy, PageTables, copying
 from harness.elastic.shared import Shared
 from harness.errors import RunError
 from harness.request import Request
@@ -63,7 +64,7 @@ class KvMover:
                 chunk_bytes = sending.chunk_bytes
                 if chunk_bytes is not None and sending.issue_s is None:  # in one message
                     chunk_bytes = max(chunk_bytes, route.num_bytes(rest))
-                urgent = sending._replace(priority=1, chunk_bytes=chunk_bytes, stop=None)
+                urgent = Sending(sending.purpose, 1, chunk_bytes, sending.issue_s)
                 await self.copy(rest, route, urgent)
                 sent += rest
                 for request, _, _ in rest:
@@ -78,12 +79,12 @@ class KvMover:
             self.record(requests, route, start_s, sending.purpose, route.num_bytes(sent))
         return True
 
-    async def copy(self, copies: Sequence[KvCopy], route: KvRoute, sending: Sending) -> bool:
+    def copy(self, copies: Sequence[KvCopy], route: KvRoute, sending: Sending) -> Awaitable[bool]:
         """Makes `copies`, which both ends have room for, and moves nothing. False: broken off."""
         source, target, groups = route
         num_bytes = route.num_bytes(copies)
         if not num_bytes:
-            return True
+            return _done()
 
         def spans() -> list[Span]:
             assert source.tables is not None
@@ -92,21 +93,29 @@ class KvMover:
 
         tables = [each.tables for each in (source, target) if each.tables is not None]
         ends, fabric = (source.memory, target.memory), self._shared.fabric
-        if not tables:
-            return await fabric.copy(*ends, num_bytes, spans, sending)
+        copy = partial(fabric.copy, *ends, num_bytes, spans, sending)
+        return self._uncompacted(copy, tables) if tables else copy()
+
+    async def _uncompacted(
+        self, copy: Callable[[], Awaitable[bool]], tables: Sequence[PageTables]
+    ) -> bool:
         async with copying(self._shared.loop, tables):
-            return await fabric.copy(*ends, num_bytes, spans, sending)
+            return await copy()
 
     def record(
         self, requests: Sequence[Request], route: KvRoute, start_s: float, purpose: str,
         num_bytes: int,
     ) -> None:  # fmt: skip
         """KV of `requests` was under way from `start_s` to now."""
-        self._shared.record(
-            "kv_move", route.source.name, start_s, to=route.target.name, purpose=purpose,
-            requests=[request.request_id for request in requests], groups=list(route.groups),
-            bytes=num_bytes,
+        self._shared.recorder.event(
+            "kv_move", route.source.name, start_s, self._shared.loop.now, to=route.target.name,
+            purpose=purpose, requests=[request.request_id for request in requests],
+            groups=list(route.groups), bytes=num_bytes,
         )  # fmt: skip
+
+
+async def _done() -> bool:
+    return True
 
 
 def _check(requests: Sequence[Request], route: KvRoute) -> None:

@@ -72,7 +72,8 @@ class SimFabric:
             return True
         ends = (*source.owners, *target.owners)
         names = [end.name for end in ends]
-        await self.require(*names)
+        if self._lost:
+            await self.require(*names)
         cut, stop = Event(self._loop), sending.stop
         self._ends[cut] = names
         path, chunk_bytes = self.network.path(source.place, target.place), sending.chunk_bytes
@@ -96,7 +97,8 @@ class SimFabric:
             del self._ends[cut]
             for end in told:
                 self.beside[end.name](end.place, -rate)
-        await self.require(*names)
+        if self._lost:
+            await self.require(*names)
         return done
 
     async def load(

@@ -105,16 +105,10 @@ class Handover:
         return None
 
     async def _send(self, request: Request, slot: Slot, target: Slot) -> None:
-        self._coming[target.name] += request.prompt_tokens
-        try:
-            await self._move(request, slot, target)
-        finally:
-            self._coming[target.name] -= request.prompt_tokens
-
-    async def _move(self, request: Request, slot: Slot, target: Slot) -> None:
         """If an instance dies meanwhile and all KV is left, the request goes to another decode;
         else it is computed again."""
         owner, size = owner_of(request), target.instance.layout.page_layers
+        self._coming[target.name] += request.prompt_tokens
         try:
             for holder, groups in self._parts(request, slot):
                 if holder is not target.instance:
@@ -130,8 +124,10 @@ class Handover:
                 self._recompute([request], slot)
             else:
                 self.offer(request, slot)
-            return
-        self._arrived(request, slot, target)
+        else:
+            self._arrived(request, slot, target)
+        finally:
+            self._coming[target.name] -= request.prompt_tokens
 
     def _arrived(self, request: Request, slot: Slot, target: Slot) -> None:
         self.free(request)
