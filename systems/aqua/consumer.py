@@ -100,8 +100,10 @@ class Consumer:
         meanwhile, begins anew."""
         order = self._order
         while True:
-            members = {name: order.prompts[name] for name in chosen.members}
-            moves = paging(list((order.resident | members).values()), chosen)
+            members = set(chosen.members)
+            strays = [prompt for name, prompt in order.resident.items() if name not in members]
+            strays += [order.prompts[name] for name in chosen.members if name not in order.resident]
+            moves = paging(strays, chosen)
             if not moves.out and not moves.into:
                 return
             out = [self._requests[each] for each in moves.out]
@@ -116,10 +118,12 @@ class Consumer:
 
     async def _iterate(self) -> None:
         """Runs an iteration; or as many as are left of the slice, where nobody is prefilled."""
-        turn, batch = self._turn, Batch()
+        turn, batch, kv = self._turn, Batch(), self.instance.kv
         for name, tokens in turn.batch(self._order.prompts):
             request = self._requests[name]
-            if not self.instance.kv.grow(request, request.computed_tokens + tokens):
+            # One more token needs no block where the last one held has room.
+            in_last_block = request.computed_tokens % kv.block_tokens if tokens == 1 else 0
+            if not in_last_block and not kv.grow(request, request.computed_tokens + tokens):
                 raise RunError(f"request {name} has no room within its slice")
             if request.decoding:
                 batch.decodes.append(request)
@@ -129,9 +133,11 @@ class Consumer:
         # An arrival cuts a run of decodes short only where it can be let in at once.
         stop = None if batch.chunks or self._order.contended else self.wake
         iterations = await self.instance.execute(batch, max_steps=turn.iterations_left, stop=stop)
-        for request in batch.requests:
+        ran, done = batch.requests, list[Request]()
+        for request in ran:
             self._see(request)
-        done = [request for request in batch.requests if request.finished]
+            if request.finished:
+                done.append(request)
         for request in done:
             del self._requests[request.request_id]
             await self.swap.drop(request)
@@ -158,10 +164,9 @@ class Consumer:
             return
         if known is None:
             self._num_arrived += 1
-        order.put(
-            Prompt(
-                name, self._num_arrived if known is None else known.arrival, request.known_tokens,
-                request.computed_tokens, request.generated_tokens, request.remaining_tokens,
-                resident=name in self.instance.kv.held, cached_tokens=request.cached_tokens or 0,
-            )
+            known = Prompt(name, self._num_arrived, request.known_tokens, 0, 0, 1)
+        known.update(
+            request.known_tokens, request.computed_tokens, request.generated_tokens,
+            request.remaining_tokens, name in self.instance.kv.held, request.cached_tokens or 0,
         )  # fmt: skip
+        order.put(known)

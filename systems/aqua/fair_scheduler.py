@@ -15,7 +15,7 @@ without contention. Tokens from a cached prefix do not count as service.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain, filterfalse
 from operator import attrgetter
@@ -109,16 +109,20 @@ class _Room:
 
 
 def iteration(
-    chosen: Slice, prompts: Mapping[Hashable, Prompt], batch_tokens: int
+    chosen: Slice, prompts: dict[Hashable, Prompt], batch_tokens: int
 ) -> list[tuple[Hashable, int]]:
     """(request id, tokens) of one iteration of a slice: one token for each decode, the rest for
     prefills in order.
 
     A prompt whose prefill ended within the slice decodes. prompts: unfinished requests only.
     """
-    members = [prompts[each] for each in chosen.decodes + chosen.prefills if each in prompts]
+    decodes, prefills = list[Prompt](), list[Prompt]()
+    for name in chosen.decodes + chosen.prefills:
+        prompt = prompts.get(name)
+        if prompt is not None:
+            (decodes if prompt.decoding else prefills).append(prompt)
     batch: list[tuple[Hashable, int]] = []
-    for prompt in sorted(members, key=lambda p: not p.decoding):
+    for prompt in decodes + prefills:
         tokens = min(prompt.lacking_tokens, batch_tokens)
         if tokens > 0:
             batch.append((prompt.request_id, tokens))
@@ -149,5 +153,5 @@ def due(since: Since, chosen: Slice, order: ServiceOrder) -> bool:
         return True
     if since.prefilled:
         members = set(chosen.members)
-        return any(prompt.request_id not in members for _, _, _, prompt in order.prefills)
+        return any(name not in members for name in order.prefilling)
     return since.arrived and not order.contended

@@ -7,18 +7,17 @@ from dataclasses import dataclass, fields
 
 
 class Prompt:
-    """One unfinished request, on the device or paged out, as it is now. Raises ValueError for
-    impossible counts.
-
-    Paging keeps computed tokens.
+    """One unfinished request, on the device or paged out, as it was at the last `update`. Paging
+    keeps computed tokens. `reserved_blocks` and `listed` are of the order of service that has it.
     """
 
     __slots__ = (
         "arrival", "cached_tokens", "computed_tokens", "decoding", "generated_tokens",
-        "known_tokens", "lacking_tokens", "remaining_tokens", "request_id", "resident",
+        "known_tokens", "lacking_tokens", "listed", "remaining_tokens", "request_id",
+        "reserved_blocks", "resident",
     )  # fmt: skip
 
-    # Not a dataclass: their constructors stay Python, and each iteration makes one for each prompt.
+    # Not a dataclass: their constructors stay Python.
     def __init__(
         self,
         request_id: Hashable,
@@ -30,14 +29,25 @@ class Prompt:
         resident: bool = False,  # its KV is on the device
         cached_tokens: int = 0,  # computed tokens that came from a cached prefix
     ) -> None:
+        self.request_id = request_id
+        self.arrival = arrival
+        self.reserved_blocks, self.listed = 0, -1
+        self.update(
+            known_tokens, computed_tokens, generated_tokens, remaining_tokens, resident,
+            cached_tokens,
+        )  # fmt: skip
+
+    def update(
+        self, known_tokens: int, computed_tokens: int, generated_tokens: int,
+        remaining_tokens: int, resident: bool, cached_tokens: int,
+    ) -> None:  # fmt: skip
+        """Raises ValueError for impossible counts."""
         if not 0 <= computed_tokens < known_tokens or remaining_tokens < 1:
             raise ValueError(
-                f"request {request_id}: computed_tokens={computed_tokens}, "
+                f"request {self.request_id}: computed_tokens={computed_tokens}, "
                 f"known_tokens={known_tokens}, remaining_tokens={remaining_tokens}; "
                 "valid: 0 to known_tokens - 1 computed, at least 1 remaining"
             )
-        self.request_id = request_id
-        self.arrival = arrival
         self.known_tokens, self.computed_tokens = known_tokens, computed_tokens
         self.generated_tokens, self.remaining_tokens = generated_tokens, remaining_tokens
         self.resident, self.cached_tokens = resident, cached_tokens

@@ -2,7 +2,8 @@
 
 A prompt changes only where it arrives, runs, is paged or is evicted, and then it is put anew. So a
 choice of the next slice looks at those that have changed and those that it takes, however many
-wait. For a snapshot of prompts that change by themselves, a new order is made.
+wait; while all fit, none asks for the lines, and nobody is brought to a place. For a snapshot of
+prompts that change by themselves, a new order is made.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ class ServiceOrder:
         self.limits = limits
         self.prompts: dict[Hashable, Prompt] = {}  # by id, in order of arrival
         self.resident: dict[Hashable, Prompt] = {}  # those on the device
-        self._places: dict[Hashable, Place] = {}  # as they are now
+        self.prefilling: dict[Hashable, Prompt] = {}  # those that do not decode
         self._reserved_blocks = 0  # of all
         self._lines: list[list[Place]] = [[], []]  # prefills, decodes; as they were sorted last
-        self._moved: dict[Hashable, Place | None] = {}  # where it was; None: it is new
+        self._lined: dict[Hashable, tuple[list[Place], Place]] = {}  # who stands where in these
+        self._moved: dict[Hashable, None] = {}  # who has changed since, has come or is gone
         for prompt in sorted(prompts, key=lambda p: p.arrival):
             self.put(prompt)
 
@@ -60,30 +62,42 @@ class ServiceOrder:
     def put(self, prompt: Prompt) -> None:
         """From now on the prompt is as it is here; a new one has arrived after all others."""
         name, blocks = prompt.request_id, self.limits.reserved_blocks(prompt)
-        before = self._places.get(name)
-        self._reserved_blocks += blocks if before is None else blocks - before[2]
-        self._moved.setdefault(name, before)
-        self._places[name] = service(prompt), prompt.arrival, blocks, prompt
+        known = self.prompts.get(name)
+        self._reserved_blocks += blocks if known is None else blocks - known.reserved_blocks
+        prompt.reserved_blocks = blocks
+        self._moved[name] = None
+        listed = 2 * prompt.resident + prompt.decoding
+        if known is prompt and prompt.listed == listed:
+            return  # as nearly always
+        prompt.listed = listed
         self.prompts[name] = prompt
-        if prompt.resident:
-            self.resident[name] = prompt
-        else:
-            self.resident.pop(name, None)
+        for whether, those in (
+            (prompt.resident, self.resident), (not prompt.decoding, self.prefilling),
+        ):  # fmt: skip
+            if whether:
+                those[name] = prompt
+            else:
+                those.pop(name, None)
 
     def remove(self, request_id: Hashable) -> None:
-        before = self._places.pop(request_id)
-        self._reserved_blocks -= before[2]
-        self._moved.setdefault(request_id, before)
-        del self.prompts[request_id]
+        self._reserved_blocks -= self.prompts.pop(request_id).reserved_blocks
         self.resident.pop(request_id, None)
+        self.prefilling.pop(request_id, None)
+        if request_id in self._lined:
+            self._moved[request_id] = None
+        else:
+            self._moved.pop(request_id, None)
 
     def _sort(self) -> None:
         """Brings those that have changed to their places in the two lines."""
-        for name, before in self._moved.items():
-            if before is not None:
-                line = self._lines[before[3].decoding]
+        for name in self._moved:
+            if name in self._lined:
+                line, before = self._lined.pop(name)
                 del line[bisect_left(line, before)]
-            now = self._places.get(name)
-            if now is not None:
-                insort(self._lines[now[3].decoding], now)
+            prompt = self.prompts.get(name)
+            if prompt is not None:
+                line = self._lines[prompt.decoding]
+                now = service(prompt), prompt.arrival, prompt.reserved_blocks, prompt
+                insort(line, now)
+                self._lined[name] = line, now
         self._moved.clear()

@@ -5,7 +5,7 @@ One interface for both variants' schedulers: section 7's and the public code's.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from systems.aqua import artifact_scheduler, fair_scheduler
@@ -47,7 +47,7 @@ class Turn:
         self.completed = self.prefilled = self.arrived = False
         return self.chosen
 
-    def batch(self, prompts: Mapping[Hashable, Prompt]) -> list[tuple[Hashable, int]]:
+    def batch(self, prompts: dict[Hashable, Prompt]) -> list[tuple[Hashable, int]]:
         """(request id, tokens) of the next iteration."""
         if self.artifact:
             return artifact_scheduler.iteration(self.chosen, prompts)
