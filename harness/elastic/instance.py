@@ -84,6 +84,8 @@ class ElasticInstance:
 
     def check_layers(self, layers: range) -> None:
         """RunError where some of `layers` are not here, and are loaded by nobody."""
+        if not self._away:
+            return
         missing = [k for k in sorted(self._away) if k in layers and k not in self._loading]
         if missing:
             raise RunError(f"{self.name}: a batch needs layers that are not here: {missing}")

@@ -140,11 +140,15 @@ class Lender(Replica):
     async def form(self) -> Batch:
         """Forms the next batch, before which lent memory comes home and the load is looked at."""
         self.instance.check_alive()
-        await self._take_home()
-        batch = await super().form()
-        await self._inform(idle=not batch.chunks and not batch.decodes)
+        for loan in [loan for loan in self.lent if loan.asked_back]:
+            await self._take_home(loan)
+        batch = self.schedule(self.waiting)
+        idle = not batch.chunks and not batch.decodes
+        lends = self._leases.coordinator is not None
+        if lends and self._looks.due(self.loop.now, idle=idle):
+            await self._inform(idle)
         every_s = self._config.every_s
-        if every_s is not None and self._leases.coordinator is not None:
+        if every_s is not None and lends:
             self.look_s = self._looks.at_s + every_s  # an idle engine has to wake up for it
         return batch
 
@@ -169,8 +173,6 @@ class Lender(Replica):
     async def _inform(self, idle: bool) -> None:
         """Takes the informer's turn: every n iterations, and when nothing can run; or every so many
         seconds."""
-        if self._leases.coordinator is None or not self._looks.due(self.loop.now, idle=idle):
-            return
         wish = informer.decide(
             self._load(idle), self._config, stable_rate_per_s=self._stable_rate_per_s,
             profiled_free_bytes=self._free_bytes,
@@ -197,14 +199,13 @@ class Lender(Replica):
                 loan.leases[borrower.place] = lease
             self.lent.append(loan)
 
-    async def _take_home(self) -> None:
-        """Takes home loans that were asked back and all of whose leases are empty: their bytes are
-        the replica's again."""
-        for loan in [loan for loan in self.lent if loan.asked_back]:
-            if all([await self._leases.has_ended(lease) for lease in loan.leases.values()]):
-                for lease in loan.leases.values():
-                    self._cluster.reclaim(self._leases.stores.pop(lease))
-                self.lent.remove(loan)
+    async def _take_home(self, loan: Loan) -> None:
+        """Takes home a loan that was asked back, if all of its leases are empty: its bytes are the
+        replica's again."""
+        if all([await self._leases.has_ended(lease) for lease in loan.leases.values()]):
+            for lease in loan.leases.values():
+                self._cluster.reclaim(self._leases.stores.pop(lease))
+            self.lent.remove(loan)
 
     def _load(self, idle: bool) -> Load:
         now, kv = self.loop.now, self.instance.kv

@@ -94,7 +94,7 @@ class SwapSpace:
     async def tend(self, needed: Callable[[], Sequence[Hashable]]) -> None:
         """Moves tensors out of overdrawn leases, and back into those with room. `needed`: names of
         tensors, in order of need; asked only if some may move."""
-        if self.leases.coordinator is None:
+        if self.leases.coordinator is None or not self.tensors.places:
             return
         own, name = self._migration, self.consumer.name
         if own.all_or_nothing and not all(map(self._here, self.tensors.in_place(None))):

@@ -55,6 +55,7 @@ class NetworkPlane(Plane):
         sizes_bytes = {model: self.size_bytes(model) for model in self.fleets}
         host_bytes = min(host.region.capacity_bytes for host in self.hosts.values())
         self.pool = ParameterPool(sizes_bytes, self.hosts, host_bytes, self._gpu_copies)
+        self._serving: list[Sequence[Slot]] = []  # at the last `upkeep`, by model
         self._stops: dict[str, Event] = {}  # {model: stops the host copy that is being made}
         for model, node in self.pool.host_copies.items():
             self.hosts[node].keep(model)
@@ -100,7 +101,12 @@ class NetworkPlane(Plane):
                 self._stops[model].set()
 
     def upkeep(self) -> None:
-        """Drops and begins host copies that are due."""
+        """Drops and begins host copies that are due: none, unless other instances serve than at the
+        last time, or the pool has changed."""
+        serving = [fleet.of(None, State.SERVING) for fleet in self.fleets.values()]
+        if serving == self._serving and not self.pool.changed:
+            return
+        self._serving, self.pool.changed = serving, False
         for model in self.pool.surplus():
             if model in self.pool.host_copies:
                 self.hosts[self.pool.host_copies[model]].drop(model)

@@ -56,6 +56,7 @@ class ParameterPool:
         self._gpu_copies = gpus
         self.host_copies: dict[str, int] = {}  # {model: host of its complete copy}
         self.coming: dict[str, HostCopy] = {}  # that are being made
+        self.changed = True  # by what was told; whoever looks sets it back
         for model in self._sizes:
             self.host_copies[model] = self._emptiest(model)
 
@@ -91,16 +92,19 @@ class ParameterPool:
     def copied(self, model: str) -> None:
         """The host copy that `wanted` asked for is complete."""
         self.host_copies[model] = self.coming.pop(model).node
+        self.changed = True
 
     def dropped(self, model: str) -> None:
         """A host copy that was surplus is gone, or no longer being made."""
         self.host_copies.pop(model, None)
         self.coming.pop(model, None)
+        self.changed = True
 
     def failed(self, host: int) -> None:
         """A host and its GPUs are lost, with host copies that were being made there, or from a GPU
         copy that was the last. `wanted` says what to make again, from SSD if nothing else is left.
         Raises UsageError if it was the last host."""
+        self.changed = True
         self._hosts.remove(host)
         if not self._hosts:
             raise UsageError(f"host {host} was the last one, so that no copy is left")

@@ -134,6 +134,8 @@ class Scaler:
     def retire(self) -> None:
         """Releases instances that have drained."""
         leaving = self._fleet.leaving()
+        if not leaving:
+            return
         for slot in growth.drained(leaving):
             slot.enter(State.NULL)
         for slot in growth.released(leaving, self._loop.now, self._config.chosen.null_s):

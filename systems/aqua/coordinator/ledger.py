@@ -58,8 +58,11 @@ class Lease:
         return self.capacity_bytes + self.overdrawn_bytes
 
     def status(self) -> dict[str, Any]:
-        sizes = {"free_bytes": self.free_bytes, "overdrawn_bytes": self.overdrawn_bytes}
-        return asdict(self) | sizes
+        return {
+            "holder": self.holder, "offered_bytes": self.offered_bytes,
+            "capacity_bytes": self.capacity_bytes, "allocated_bytes": self.allocated_bytes,
+            "free_bytes": self.free_bytes, "overdrawn_bytes": self.overdrawn_bytes,
+        }  # fmt: skip
 
 
 @dataclass(slots=True)
