@@ -13,7 +13,15 @@ from typing import Any
 import pandas as pd
 
 from harness.claims.expressions import Found, evaluate
-from harness.claims.judging import JUDGED, MIN_SEEDS, Finding, Ours, estimate, judge
+from harness.claims.judging import (
+    JUDGED,
+    MIN_SEEDS,
+    Finding,
+    Ours,
+    as_evidence,
+    estimate,
+    judge,
+)
 from harness.claims.kinds import kind, not_exercised, seldom
 from harness.claims.ledger import Claim, Variations
 from harness.configuration.resolvers import engine_profiles
@@ -105,7 +113,7 @@ def _finding(
     idle = not_exercised(claim, [each.values for each in found], rows)
     if idle and made.verdict != "not attempted":
         return Finding("not exercised", why=idle)
-    return replace(made, why=made.why or seldom(claim, rows))
+    return as_evidence(claim, replace(made, why=made.why or seldom(claim, rows)), rests_on)
 
 
 def _rows(table: pd.DataFrame, found: Sequence[Found]) -> pd.DataFrame:

@@ -17,7 +17,15 @@ import pandas as pd
 from harness.calibrate.tables import read_csv
 from harness.claims.assess import Judged, conditional, figure_table
 from harness.claims.expressions import Beyond, evaluate
-from harness.claims.judging import JUDGED, MIN_SEEDS, RULE, VERDICTS, estimate, judge
+from harness.claims.judging import (
+    JUDGED,
+    MIN_SEEDS,
+    RULE,
+    VERDICTS,
+    as_evidence,
+    estimate,
+    judge,
+)
 from harness.claims.kinds import KINDS
 from harness.claims.ledger import CAUSES, RELATIONS, Claim
 from harness.errors import UsageError
@@ -156,6 +164,7 @@ def _judged(claim: Claim, values: Sequence[Sequence[float]], rests_on: str) -> J
         claim, [estimate(seeds) for seeds in values],
         1 if few else MIN_SEEDS["live" if live else "simulated"],
     )  # fmt: skip
+    made = as_evidence(claim, made, rests_on)
     return Judged(claim, made.verdict, made.why, effect=made.effect)
 
 

@@ -22,7 +22,8 @@ weak            the same side, and no more: less than half of the published effe
                 twice it
 not reproduced  none of these
 by construction it would be reproduced, but no run could have shown otherwise: it is the paper's own
-                arithmetic, or follows from what we put in. It is no evidence, and not in the share
+                arithmetic, or follows from what we put in. It is no evidence, and not in the share.
+                Runs on a GPU are judged as all others
 not exercised   the comparison cannot tell: both sides, or both ends of a range, are equal to the
                 last digit, or the mechanism that the claim is about ran in no seed
 not attempted   we cannot compute it here; its runs are missing or INVALID; there are too few
@@ -96,13 +97,6 @@ def estimate(values: Sequence[float]) -> Ours:
 
 def judge(claim: Claim, ours: Sequence[Ours], min_seeds: int) -> Finding:
     """`ours`: one value, or of a range one for each end. `min_seeds`: fewer are no attempt."""
-    found = _judge_ends(claim, ours, min_seeds)
-    if claim.by_construction and found.verdict == "reproduced":
-        return Finding("by construction", found.effect)
-    return found
-
-
-def _judge_ends(claim: Claim, ours: Sequence[Ours], min_seeds: int) -> Finding:
     if len(ours) == 2:
         ends = zip(ours, claim.ends, strict=True)
         found = [_judge(claim, each, (end,), min_seeds) for each, end in ends]
@@ -131,6 +125,15 @@ def _judge(claim: Claim, ours: Ours, published: Sequence[float], min_seeds: int)
         return Finding("not reproduced", effect)
     fitting = effect >= HALF and not _overshoots(claim, ours.mean)
     return Finding("trend only" if fitting else "weak", effect)
+
+
+def as_evidence(claim: Claim, found: Finding, rests_on: str) -> Finding:
+    """What holds by construction here is no evidence. `rests_on`: a kind of harness.claims.kinds;
+    runs on a GPU have put nothing in."""
+    fixed = claim.by_construction and rests_on != "live, GPU"
+    if fixed and found.verdict == "reproduced":
+        return Finding("by construction", found.effect)
+    return found
 
 
 def bounds(claim: Claim, published: Sequence[float]) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.special import stdtrit
 
 from harness.claims.expressions import Beyond
-from harness.claims.judging import Ours, bounds, effect_share, estimate, judge
+from harness.claims.judging import Ours, as_evidence, bounds, effect_share, estimate, judge
 from harness.claims.kinds import kind, not_exercised, seldom
 from harness.claims.ledger import Claim
 
@@ -128,9 +128,15 @@ def test_the_tolerance_of_a_ratio_of_systems_does_not_swallow_its_effect(
 
 def test_what_no_run_could_have_shown_false_is_no_evidence() -> None:
     put_in = claim(by_construction="a link's rate is put in, and read out")
-    assert verdict(put_in, ours(2.0)) == "by construction"
-    assert verdict(put_in, ours(2.5)) == "trend only", "what does not fit is told all the same"
-    assert judge(put_in, [ours(2.0, n=2)], 5).verdict == "not attempted"
+
+    def found(mean: float, rests_on: str) -> str:
+        return as_evidence(put_in, judge(put_in, [ours(mean)], 5), rests_on).verdict
+
+    assert found(2.0, "simulated") == "by construction"
+    assert found(2.5, "simulated") == "trend only", "what does not fit is told all the same"
+    assert found(2.0, "live, GPU") == "reproduced"
+    free = judge(claim(), [ours(2.0)], 5)
+    assert as_evidence(claim(), free, "simulated") is free
 
 
 def test_one_value_of_a_range_lies_between_its_ends() -> None:
