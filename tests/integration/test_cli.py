@@ -189,6 +189,19 @@ def test_a_sweep_leaves_a_folder_a_point_and_a_table(tmp_path: Path) -> None:
     assert "sweep of 2 runs" in again.stdout
 
 
+def test_a_sweep_over_slos_serves_one_run_and_has_a_row_for_each(tmp_path: Path) -> None:
+    done = run_command(*SIM, "-m", "slo.ttft_s=1e-6,60", f"hydra.sweep.dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("scored for another SLO, and not served again") == 1
+    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("*/manifest.json")]
+    assert len({manifest["served_hash"] for manifest in manifests}) == 1
+    assert len({manifest["config_hash"] for manifest in manifests}) == 2
+    (rows_of_all,) = tmp_path.glob("sweep-*.csv")
+    with rows_of_all.open() as file:
+        goodput = [float(row["goodput_per_s"]) for row in csv.DictReader(file)]
+    assert goodput[0] == 0 < goodput[1]
+
+
 def test_repeats_are_runs_of_one_schedule_in_folders_of_their_own(tmp_path: Path) -> None:
     done = run_command(*NULL, "repeat=3", f"hydra.sweep.dir={tmp_path}")
     assert done.returncode == 0, done.stderr
