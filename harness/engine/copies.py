@@ -22,22 +22,21 @@ from harness.engine.cuda import finish
 from harness.engine.mesh import Mesh, OnMessage
 from harness.engine.node_files import NodeFile
 from harness.engine.paced_links import LinkPath, PacedLinks
-from harness.engine.remote_memory import RemoteMemory
+from harness.engine.peer_memory import PeerMemory
 from harness.engine.transport import Header, PeerLost, of_kind
 
 Move = Callable[[Header, int, int, int], None]  # from, to, bytes
 
 
 class Copies:
-    """The copies that a worker makes. `memory`: this worker's, as bytes. `remote`: the peers',
-    which it writes itself; None: bytes go to them as messages."""
+    """The copies that a worker makes. `memory`: this worker's, as bytes. `peers`: theirs."""
 
     def __init__(
         self, loop: CommandLoop, memory: torch.Tensor, files: Mapping[str, NodeFile], mesh: Mesh,
-        links: PacedLinks, remote: RemoteMemory | None,
+        links: PacedLinks, peers: PeerMemory,
     ) -> None:  # fmt: skip
         self._loop, self._memory, self._mesh, self._links = loop, memory, mesh, links
-        self._files, self._remote = files, remote
+        self._files, self._peers = files, peers
         self._acks: dict[int, str] = {}  # copy -> the peer whose word it waits for
         self._lock = threading.Lock()  # streams and peers' threads use it
         self.in_streams: dict[str, Work] = {
@@ -47,7 +46,7 @@ class Copies:
             "between": partial(self._copy, self._copy_chunk),  # files
         }  # fmt: skip
         self.from_peers: dict[str, OnMessage] = {
-            "bytes": self._on_bytes, "end": self._on_end, "ack": self._on_ack,
+            "end": self._on_end, "ack": self._on_ack, **peers.from_peers,
         }  # fmt: skip
 
     def _copy(self, move: Move, header: Header) -> None:
@@ -65,11 +64,7 @@ class Copies:
             self._end(seq, complete=False)
 
     def send_chunk(self, header: Header, source: int, target: int, size: int) -> None:
-        if self._remote is not None:
-            self._remote.write(header["to"], source, target, size)
-            return
-        content = self._memory[source : source + size].cpu().numpy().data
-        self._mesh.send(header["to"], {"op": "bytes", "at": target}, content)
+        self._peers.write(header["to"], source, target, size)
 
     def read_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         content = bytearray(size)
@@ -122,11 +117,6 @@ class Copies:
 
     # From peers, on their threads
 
-    def _on_bytes(self, name: str, header: Header, payload: bytearray) -> None:
-        content = torch.frombuffer(payload, dtype=torch.uint8)
-        at = header["at"]
-        self._memory[at : at + len(content)].copy_(content)
-
     def _on_end(self, name: str, header: Header, payload: bytearray) -> None:
         finish(self._memory.device)  # this thread put the bytes there
         self._loop.stream("acks").put(lambda: self._acknowledge(name, header))
@@ -135,6 +125,7 @@ class Copies:
         self._end(header["copy"], complete=header["complete"])
 
     def on_lost(self, name: str) -> None:
+        self._peers.on_lost(name)
         with self._lock:
             waiting = [seq for seq, peer in self._acks.items() if peer == name]
         for seq in waiting:

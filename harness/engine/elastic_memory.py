@@ -21,9 +21,10 @@ from harness.engine.layer_loads import LayerLoads
 from harness.engine.layout import write_elastic
 from harness.engine.mesh import Mesh, Peers
 from harness.engine.model import TransformerDecoder
+from harness.engine.nixl_memory import NixlMemory
 from harness.engine.node_files import NodeFile, number_of
 from harness.engine.paced_links import PacedLinks
-from harness.engine.remote_memory import RemoteMemory
+from harness.engine.peer_memory import PeerMemory, SocketMemory
 from harness.engine.runner import Runner
 from harness.engine.transport import Header, of_kind
 from harness.engine.warm_up import warm_up
@@ -54,16 +55,14 @@ class ElasticMemory:
         runner = Runner(spec, decoder, buffer.layers, buffer.cache, device)
         peers = Peers(mesh, links, loop.stream, torch_dtype(spec), device)
         self._in_flight = InFlight(setup["name"], runner, config, loop, peers)
-        self._remote = None
+        theirs: PeerMemory = SocketMemory(buffer.bytes, mesh)
         if setup["config"].transport == "nixl":
-            self._remote = RemoteMemory(setup["name"], buffer.bytes, loop, mesh)
-        self._copies = Copies(loop, buffer.bytes, files, mesh, links, self._remote)
+            theirs = NixlMemory(setup["name"], buffer.bytes, loop, mesh)
+        self._copies = Copies(loop, buffer.bytes, files, mesh, links, theirs)
         self._loads = LayerLoads(loop, buffer, self._copies, mesh, self._in_flight.arrivals)
         self._from_peers = (
             self._copies.from_peers | self._loads.from_peers | self._in_flight.from_peers
         )
-        if self._remote is not None:
-            self._from_peers |= self._remote.from_peers
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
             warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
         self.ready: Header = {"attention": kernels.name}
@@ -90,7 +89,5 @@ class ElasticMemory:
         self._from_peers[header["op"]](name, header, payload)
 
     def _on_lost(self, name: str) -> None:
-        if self._remote is not None:
-            self._remote.on_lost()
         self._copies.on_lost(name)
         self._in_flight.on_lost(name)

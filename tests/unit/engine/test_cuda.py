@@ -33,6 +33,7 @@ from harness.engine.linear import LoadedLayers, TorchLinear, packed, placed
 from harness.engine.loader import HostLink, Source, WeightsLoader
 from harness.engine.node_files import OpenFile
 from harness.engine.padding import padded, padding_rows
+from harness.engine.peer_memory import SocketMemory
 from harness.engine.pooled_memory import PooledMemory
 from harness.engine.warm_up import warm_up
 from harness.engine.weights import HostWeights
@@ -220,7 +221,7 @@ def test_elastic_copies_are_over_before_the_answer(calls: Calls) -> None:
     acks = SimpleNamespace(put=calls.note("acknowledge"))
     loop: Any = SimpleNamespace(answer=calls_answer(calls), stream=lambda name: acks)
     no_mesh: Any = None
-    copies = Copies(loop, memory, {}, no_mesh, no_mesh, None)
+    copies = Copies(loop, memory, {}, no_mesh, no_mesh, SocketMemory(memory, no_mesh))
     copies.in_streams["relocate"]({"seq": 1, "spans": [(0, 32, 8), (8, 40, 8)]})
     assert calls.made == ["copy", "copy", "wait", "answer"]
     calls.made.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -24,8 +25,8 @@ POLL_S = 2e-5
 NOTICE_S = 1.0
 
 
-class RemoteMemory:
-    """`memory`: this worker's, as bytes. `name`: the worker's."""
+class NixlMemory:
+    """A `PeerMemory`. `memory`: this worker's, as bytes. `name`: the worker's."""
 
     def __init__(self, name: str, memory: torch.Tensor, loop: CommandLoop, mesh: Mesh) -> None:
         from nixl._api import nixl_agent, nixl_agent_config
@@ -37,7 +38,7 @@ class RemoteMemory:
         self._using = threading.Lock()  # the agent, by streams and peers' threads
         self._peers: dict[str, tuple[str, int]] = {}  # NIXL's name, and where the memory begins
         self._changed = threading.Condition()
-        self.from_peers: dict[str, OnMessage] = {"where": self._on_where, "here": self._on_here}
+        self.from_peers: Mapping[str, OnMessage] = {"where": self._on_where, "here": self._on_here}
 
     def write(self, peer: str, source: int, target: int, size: int) -> None:
         """Returns once `size` bytes from `source` are at `target` of the peer's memory. Raises
@@ -73,7 +74,7 @@ class RemoteMemory:
                 self._agent.release_xfer_handle(handle)
         return state
 
-    def on_lost(self) -> None:
+    def on_lost(self, peer: str) -> None:
         with self._changed:
             self._changed.notify_all()
 
