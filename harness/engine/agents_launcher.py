@@ -25,6 +25,8 @@ PART_S = 1.0  # of waiting, in one question
 class AgentsLauncher:
     """`agents`: one on each node, which know `token`. `about`: what manifests say of the nodes."""
 
+    one_host = False
+
     def __init__(self, agents: Sequence[Agent], token: bytes) -> None:
         self.agents, self.token = agents, token
         self.hosts = [FarNode(number, agent) for number, agent in enumerate(agents)]

@@ -1,7 +1,8 @@
 """`Instance` over a worker process: batches go out, one message per iteration comes back.
 
-Tokens are stamped and counted as they arrive, at the worker's own times. A device that has one
-model for good needs no stages: its worker runs the steps of a batch in one loop.
+Tokens are counted as they arrive, at the worker's own times, or from another host at that of their
+arrival (`WorkerProcess`). A device that has one model for good needs no stages: its worker runs the
+steps of a batch in one loop.
 """
 
 from __future__ import annotations
@@ -141,8 +142,7 @@ class TorchInstance(BaseInstance):
             return
         run.num_steps += 1
         sampled = self._book.count(run.batch, header["tokens"])
-        offset_s = self._commands.worker.clock.offset_s + self._wall.start_monotonic_s
-        self._last_step_s = header["time_s"] - offset_s
+        self._last_step_s = header["time_s"] - self._wall.start_monotonic_s
         token = Segment(self._last_step_s, 1, 0.0, 0.0)
         self._recorder.segment([r for r in sampled if not r.failed], token, self.name)
         if header["last"]:

@@ -30,6 +30,8 @@ class Process(Protocol):
 
 
 class Launcher(Protocol):
+    one_host: bool  # whether all nodes are this host, whose clock is then every worker's
+
     def open(
         self, of_nodes: Sequence[Mapping[str, int | None]], of_hosts: Mapping[str, int]
     ) -> Mapping[str, int]:
@@ -56,6 +58,8 @@ class NodeLost(ConnectionError):
 
 class LocalLauncher:
     """Workers are children of this process, and all nodes this host. `stack`: ends with the run."""
+
+    one_host = True
 
     def __init__(self, stack: ExitStack, run_dir: Path) -> None:
         self._host = Host(stack, run_dir)

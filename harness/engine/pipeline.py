@@ -99,7 +99,7 @@ class TorchPipeline:
 
     def tell(self, sent: SentBatch, position: int, work: StageWork, *stops: Event) -> None:
         commands = self._fabric.commands[sent.staged.stages[position][0].name]
-        on_message = partial(self._on_message, sent, commands.worker.clock.offset_s)
+        on_message = partial(self._on_message, sent)
         seq = commands.send({"op": "stage", "work": work}, on_message, *stops)
         sent.commands.append((commands, seq))
 
@@ -140,7 +140,7 @@ class TorchPipeline:
         path = self._fabric.path(holder.memory, instance.memory)
         return HoldWork(sent.number, batch_work(batch), path, groups)
 
-    def _on_message(self, sent: SentBatch, offset_s: float, header: Header) -> None:
+    def _on_message(self, sent: SentBatch, header: Header) -> None:
         if header["last"]:
             sent.steps_in_all = header.get("num_steps", sent.steps_in_all)
         elif not sent.done.is_set:  # an iteration's tokens have come out of the last stage
@@ -148,7 +148,7 @@ class TorchPipeline:
             sent.paced_s += header["paced_s"]
             sent.behind_s += header["behind_s"]
             sampled = self.book.count(sent.staged.batch, header["tokens"])
-            self.last_step_s = header["time_s"] - offset_s - self._loop.start_monotonic_s
+            self.last_step_s = header["time_s"] - self._loop.start_monotonic_s
             token = Segment(self.last_step_s, 1, 0.0, 0.0)
             self._recorder.segment([r for r in sampled if not r.failed], token, self.name)
         if sent.steps_in_all == sent.num_steps:

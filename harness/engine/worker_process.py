@@ -33,15 +33,17 @@ class WorkerProcess:
     """A process that has been started, with its end of `sock`; its output is in `log_path`.
 
     `hang_timeout_s`: silence (no heartbeat) after which a worker counts as hung.
-    `step_timeout_s`: heartbeats without an answer to a command before it counts as stuck."""
+    `step_timeout_s`: heartbeats without an answer to a command before it counts as stuck.
+    `stamps`: tokens have the time at which they come here, by the clock of the client, which is not
+    the worker's; else that at which the worker had them (`time_s`)."""
 
     def __init__(
         self, name: str, process: Process, sock: socket.socket, log_path: Path,
-        hang_timeout_s: float, step_timeout_s: float,
+        hang_timeout_s: float, step_timeout_s: float, *, stamps: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self.clock = ClockOffset()
-        self._log_path = log_path
+        self._log_path, self._stamps = log_path, stamps
         self._hang_timeout_s, self._step_timeout_s = hang_timeout_s, step_timeout_s
         self._pending = 0  # commands without an answer yet; written by the loop's thread
         self._num_answered = 0  # also for it: of a stage between two others it is the only sign
@@ -146,6 +148,7 @@ class WorkerProcess:
             silent_s = 0.0
             try:
                 header, _ = self._connection.receive()
+                came_s = time.monotonic()
             except EOFError:
                 if not self._closing:
                     self._fail(loop, self._exit_reason())
@@ -158,6 +161,8 @@ class WorkerProcess:
                 continue
             if header["op"] != "alive":
                 idle_s = 0.0
+                if self._stamps and "time_s" in header:
+                    header["time_s"] = came_s
                 loop.post(on_message, header)
                 continue
             self._ping()

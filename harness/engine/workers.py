@@ -51,8 +51,9 @@ class Workers:
         launch = Launch(name, MODULE, log_path, self._num_threads, has_peers)
         process, sock = self.launcher.start(launch, self.nodes[index])
         worker = WorkerProcess(
-            name, process, sock, log_path, self._config.hang_timeout_s, self._config.step_timeout_s
-        )
+            name, process, sock, log_path, self._config.hang_timeout_s, self._config.step_timeout_s,
+            stamps=not self.launcher.one_host,
+        )  # fmt: skip
         common = {
             "op": "setup", "index": index, "num_workers": self.num_workers,
             "num_threads": self._num_threads, "config": self._config,

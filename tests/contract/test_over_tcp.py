@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from harness.engine.clock_offset import ClockOffset
+from harness.running.testbed import finish, prefill
 from tests.agents import on_nodes
 from tests.contract import test_elastic as elastic
 from tests.contract import test_elastic_deaths as deaths
@@ -15,7 +17,7 @@ from tests.contract import test_elastic_kv as kv
 from tests.contract import test_instance as instance
 from tests.contract import test_pool as pool
 from tests.contract.pool_bench import PoolBench
-from tests.elastic import Beds
+from tests.elastic import Beds, halves, private
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
@@ -85,3 +87,52 @@ def test_dedicated_instances(test: Callable[[Any], None]) -> None:
         test(bench)
     finally:
         bench.close()
+
+
+@pytest.fixture
+def clocks_misjudged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node's clock is thought to be 1 s ahead of where it is."""
+    add = ClockOffset.add
+
+    def wrongly(self: ClockOffset, *exchange: float) -> None:
+        add(self, *exchange)
+        self.offset_s += 1.0
+
+    monkeypatch.setattr(ClockOffset, "add", wrongly)
+
+
+@pytest.mark.usefixtures("clocks_misjudged")
+def test_no_token_of_a_dedicated_instance_is_stamped_by_what_is_thought_of_a_clock() -> None:
+    bench = instance.Bench("torch")
+    request = bench.request(20, 3)
+
+    async def story() -> tuple[float, float]:
+        begin_s = bench.loop.now
+        await bench.prefill(request)
+        await bench.decode(request)
+        return begin_s, bench.loop.now
+
+    try:
+        begin_s, end_s = bench.run(story)
+    finally:
+        bench.close()
+    times = bench.times(request)
+    assert len(times) == 3
+    assert begin_s < times[0] < times[-1] < end_s
+
+
+@pytest.mark.usefixtures("clocks_misjudged")
+def test_no_token_of_a_pipeline_is_stamped_by_what_is_thought_of_a_clock() -> None:
+    with private("torch", 2) as made:
+        request = made.request(20, 3)
+
+        async def story() -> tuple[float, float]:
+            begin_s, pipe = made.loop.now, halves(made)
+            await prefill(pipe, [request])
+            await finish(pipe, [request])
+            return begin_s, made.loop.now
+
+        begin_s, end_s = made.run(story())
+        times = made.recorder.records[request.request_id].token_times_s()
+    assert len(times) == 3
+    assert begin_s < times[0] < times[-1] < end_s

@@ -39,14 +39,14 @@ def test_the_worst_clock_error_outlives_a_restart(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Silent:
-        def __init__(self, *given: object) -> None:
+        def __init__(self, *given: object, stamps: bool) -> None:
             self.clock = ClockOffset()
 
         def send(self, header: object) -> None:
             pass
 
     monkeypatch.setattr(live, "WorkerProcess", Silent)
-    launcher: Any = SimpleNamespace(start=lambda launch, node: (None, None))
+    launcher: Any = SimpleNamespace(start=lambda launch, node: (None, None), one_host=True)
     config: Any = SimpleNamespace(num_threads=1, hang_timeout_s=1.0, step_timeout_s=1.0)
     with ExitStack() as stack:
         placed = asked(tmp_path, Placement(devices=range(1), model="one"))
