@@ -61,9 +61,9 @@ def dying_as_nodes() -> Iterator[list[tuple[socket.socket, Mapping[str, int]]]]:
     the connections over which files are served, each with those."""
     connections: list[tuple[socket.socket, Mapping[str, int]]] = []
 
-    def serve(sock: socket.socket, files: Mapping[str, int]) -> None:
+    def serve(sock: socket.socket, files: Mapping[str, int], tables: Any) -> None:
         connections.append((sock, files))
-        node_files.serve(sock, files)
+        node_files.serve(sock, files, tables)
 
     def wait(agent: NodeAgent, pid: int, timeout_s: float) -> None:
         agent._processes[pid].wait(timeout_s)

@@ -30,10 +30,12 @@ class Link:
 
 
 class Path(NamedTuple):
-    """The links that a message crosses, and the time before its first byte moves."""
+    """The links that a message crosses, and the time before its first byte moves. `num_far`: how
+    many of them, the last ones, are at the target's node, if that is another than the source's."""
 
     links: tuple[Link, ...]
     latency_s: float
+    num_far: int = 0
 
     def time_s(self, num_bytes: float) -> float:
         """α + size/β: the time of one message of `num_bytes` with the links to itself."""
@@ -77,7 +79,8 @@ class Topology:
         if src == dst:
             return Path((*head, *tail), latency_s)
         between = self._between_memories(src, dst)
-        return Path((*head, *between.links, *tail), latency_s + between.latency_s)
+        num_far = between.num_far + len(tail) if between.num_far else 0
+        return Path((*head, *between.links, *tail), latency_s + between.latency_s, num_far)
 
     def ports(self, device: Location, others: Sequence[Location]) -> list[Link]:
         """The links of `device` alone, in both directions, on its ways to and from `others`."""
@@ -90,14 +93,15 @@ class Topology:
         if src.medium is dst.medium is Medium.HBM and self._domain(src) == self._domain(dst):
             out = self._link(f"nvlink out {src}", hardware.nvlink_copy_bytes_per_s)
             into = self._link(f"nvlink in {dst}", hardware.nvlink_copy_bytes_per_s)
-            return Path((out, into), hardware.nvlink_copy_latency_s)
+            return Path((out, into), hardware.nvlink_copy_latency_s, int(src.node != dst.node))
         if src.node == dst.node:
             if src.medium is dst.medium is Medium.HBM and hardware.peer_bytes_per_s is not None:
                 peer = hardware.peer_bytes_per_s
                 ends = self._link(f"peer out {src}", peer), self._link(f"peer in {dst}", peer)
                 return Path(ends, hardware.pcie_latency_s)
             return Path(tuple(self._pcie_links(src, dst)), hardware.pcie_latency_s)
-        return Path(tuple(self._rdma_links(src, dst)), hardware.nic_latency_s)
+        links = self._rdma_links(src, dst)
+        return Path(tuple(links), hardware.nic_latency_s, len(links) // 2)
 
     def _pcie_links(self, src: Location, dst: Location) -> list[Link]:
         links = []
@@ -113,7 +117,8 @@ class Topology:
         return links
 
     def _rdma_links(self, src: Location, dst: Location) -> list[Link]:
-        """DRAM uses the NIC with the other end's number: traffic stays on one rail."""
+        """As many of each node. DRAM uses the NIC with the other end's number: traffic stays on one
+        rail."""
         rail = src.device if src.medium is Medium.HBM else dst.device
         sender = Location(Medium.HBM, src.node, rail)
         receiver = dst if dst.medium is Medium.HBM else Location(Medium.HBM, dst.node, rail)

@@ -31,15 +31,14 @@ class AgentsLauncher:
         self.agents, self.token = agents, token
         self.hosts = [FarNode(number, agent) for number, agent in enumerate(agents)]
         self.about: list[dict[str, Any]] = [agent.ask("about") for agent in agents]
-        self._files: list[list[str]] = [[] for _ in agents]  # of each node, by name
+        # Names of each node's files, of those together that were opened so.
+        self._files: list[list[list[str]]] = [[] for _ in agents]
         self._nodes: dict[str, int] = {}  # of workers
 
-    def open(
-        self, of_nodes: Sequence[Mapping[str, int | None]], of_hosts: Mapping[str, int]
-    ) -> Mapping[str, int]:
-        for agent, names, sizes in zip(self.agents, self._files, of_nodes, strict=True):
-            agent.ask("open", {**sizes, **of_hosts})
-            names += sizes
+    def open(self, of_nodes: Sequence[Mapping[str, int | None]]) -> Mapping[str, int]:
+        for agent, files, sizes in zip(self.agents, self._files, of_nodes, strict=True):
+            agent.ask("open", dict(sizes))
+            files.append(list(sizes))
         return {}
 
     def start(self, launch: Launch, node: int) -> tuple[Process, socket.socket]:
@@ -53,7 +52,8 @@ class AgentsLauncher:
             try:
                 far = [
                     (other.ask("serve"), names)
-                    for other, names in zip(self.agents, self._files, strict=True)
+                    for other, files in zip(self.agents, self._files, strict=True)
+                    for names in files
                     if other is not agent and names
                 ]
                 pid = agent.ask("begin", ticket, launch, far)

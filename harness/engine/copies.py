@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from math import inf
 
 import torch
 
@@ -21,7 +20,7 @@ from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.cuda import finish
 from harness.engine.mesh import Mesh, OnMessage
 from harness.engine.node_files import NodeFile
-from harness.engine.paced_links import LinkPath, PacedLinks
+from harness.engine.paced_links import FIRST, LinkPath, Over, PacedLinks
 from harness.engine.peer_memory import PeerMemory
 from harness.engine.transport import Header, PeerLost, of_kind
 
@@ -83,17 +82,17 @@ class Copies:
 
     def _chunks(self, header: Header, move: Move) -> bool:
         """Moves all of the spans, chunk by chunk, at the links' pace. False: broken off."""
-        over_s = inf
+        over = FIRST
         for span in header["spans"]:
-            left_s = self.carry(header, span, move, over_s)
-            if left_s is None:
+            left = self.carry(header, span, move, over)
+            if left is None:
                 return False
-            over_s = left_s
+            over = left
         return True
 
-    def carry(self, header: Header, span: Span, move: Move, after_s: float) -> float | None:
-        """Carries one span of a copy, of which another left the links at `after_s` (inf: none).
-        Returns the time at which this one has left them; None: broken off."""
+    def carry(self, header: Header, span: Span, move: Move, after: Over) -> Over | None:
+        """Carries one span of a copy, of which another left the links at `after`. Returns when this
+        one has left them; None: broken off."""
         path = of_kind(LinkPath, header["path"])
         urgent, most = header["urgent"], header["chunk_bytes"]
         stop, (source, target, size) = self._loop.stop_of(header["seq"]), span
@@ -102,11 +101,11 @@ class Copies:
                 if stop.is_set():
                     return None
                 part = min(most, size - at)
-                after_s = self._links.carry(path, part, urgent=urgent, after_s=after_s)
+                after = self._links.carry(path, part, urgent=urgent, after=after)
                 move(header, source + at, target + at, part)
         except PeerLost:
             return None
-        return after_s
+        return after
 
     def _relocate(self, header: Header) -> None:
         """Copies within this memory; sources and targets do not overlap."""

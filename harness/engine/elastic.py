@@ -18,11 +18,11 @@ from harness.elastic.instance import ElasticInstance
 from harness.elastic.kv_directory import KvDirectory
 from harness.elastic.pipeline import Stage, StagedBatch
 from harness.elastic.shared import Shared
+from harness.engine.bookings import Bookings
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
 from harness.engine.device_share import gpu_share_bytes
 from harness.engine.fabric import LinkTable, TorchFabric
-from harness.engine.paced_links import PacedLinks, table_bytes
 from harness.engine.pipeline import TorchLayerwise, TorchPipeline
 from harness.engine.worker_process import WorkerProcess
 from harness.engine.workers import Workers
@@ -74,10 +74,15 @@ class TorchElastic:
         assert isinstance(loop, WallLoop), "make_loop() made it"
         self._workers, self._config, self._experiment = workers, config, experiment
         self._loop, self._book = loop, workers.book
-        links = LinkTable(Topology(experiment.hardware), self._places(), config.elastic.paced)
+        one_host, paced = workers.launcher.one_host, config.elastic.paced
+        links = LinkTable(Topology(experiment.hardware), self._places(), paced, one_host)
         self._files = self._node_files()
-        numbers = workers.launcher.open(self._files, {"links": table_bytes(len(links))})
-        table = PacedLinks(numbers["links"], len(links)) if numbers else None
+        workers.launcher.open(self._files)
+        # By themselves: who books does not wait for what is read of a node's memory.
+        tables = [links.sizes(node) for node in range(experiment.hardware.num_nodes)]
+        numbers = workers.launcher.open(tables)
+        self._tables = [name for sizes in tables for name in sizes]
+        table = Bookings(numbers[links.table(0)]) if one_host and paced else None
         self._fabric = TorchFabric(loop, links, table, config.elastic.chunk_bytes)
         self._shared = Shared(loop, experiment.recorder, self._fabric, KvDirectory(loop))
         self._start()
@@ -108,13 +113,12 @@ class TorchElastic:
         )
 
     def resolved(self) -> dict[str, Any]:
-        paced = self._config.elastic.paced
         return self._workers.resolved(self._answers) | {
             "num_threads": [answer["num_threads"] for answer in self._answers],
             "num_kv_blocks": kv_blocks_by_model(
                 (one.model.name, one.kv.num_blocks) for one in self.cluster.instances
             ),
-            "links_paced": paced if self._fabric.paced == paced else "on each node by itself",
+            "links_paced": self._config.elastic.paced,
             "layer_s": self._config.elastic.layer_s,
             "token_s": self._config.elastic.token_s,
         }
@@ -135,7 +139,7 @@ class TorchElastic:
             "layout": (layout.memory_bytes, layout.block_tokens, layout.page_layers),
             "resident": sorted(instance.resident),
             "write": copies if first else [],
-            "num_links": len(self._fabric.links),
+            "tables": self._tables,
         }  # fmt: skip
 
     def _instance(self, name: str, placement: Placement) -> ElasticInstance:

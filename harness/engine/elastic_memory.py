@@ -22,7 +22,7 @@ from harness.engine.layout import write_elastic
 from harness.engine.mesh import Mesh, Peers
 from harness.engine.model import TransformerDecoder
 from harness.engine.nixl_memory import NixlMemory
-from harness.engine.node_files import NodeFile, number_of
+from harness.engine.node_files import NodeFile
 from harness.engine.paced_links import PacedLinks
 from harness.engine.peer_memory import PeerMemory, SocketMemory
 from harness.engine.runner import Runner
@@ -49,7 +49,7 @@ class ElasticMemory:
         if setup["write"]:
             write_elastic(spec, [files[name] for name in setup["write"]])
         buffer.fill(setup["resident"])
-        links = PacedLinks(number_of(files["links"]), setup["num_links"])
+        links = PacedLinks({name: files[name] for name in setup["tables"]})
         self._mesh = mesh = Mesh(invitations, self._on_peer, self._on_lost, loop.fail)
         decoder = TransformerDecoder(spec, buffer.ends, kernels)
         runner = Runner(spec, decoder, buffer.layers, buffer.cache, device)

@@ -7,11 +7,12 @@ from itertools import count
 from typing import NoReturn
 
 from harness.clock import Event, WallLoop
-from harness.device.location import Location
+from harness.device.location import Location, dram
 from harness.device.topology import Topology
 from harness.elastic.fabric import Memory, Sending, Span
+from harness.engine.bookings import Bookings, table_bytes
 from harness.engine.commands import Commands, ignore
-from harness.engine.paced_links import LinkPath, PacedLinks
+from harness.engine.paced_links import LinkPath
 from harness.engine.transport import Header
 from harness.errors import InstanceLost, RunError
 
@@ -20,12 +21,12 @@ NOTICE_S = 10.0
 
 class TorchFabric:
     """Copies and loads between workers, and files, which are memories that are no worker's (DRAM,
-    SSD). `table`: when each of `links` is free; None: workers of several hosts have one each."""
+    SSD). `table`: when each of `links` is free; None: several hosts have one each."""
 
     places_matter = True
 
     def __init__(
-        self, loop: WallLoop, links: LinkTable, table: PacedLinks | None, chunk_bytes: int
+        self, loop: WallLoop, links: LinkTable, table: Bookings | None, chunk_bytes: int
     ) -> None:
         self._loop, self.links, self._table = loop, links, table
         self.paced = links.paced and table is not None
@@ -217,10 +218,13 @@ class TorchFabric:
 
 class LinkTable:
     """The links of a topology by number, as `PacedLinks` knows them. `paced`: as slow as their
-    rates; else nothing is added to what copies take."""
+    rates; else nothing is added to what copies take. `one_host`: all nodes are it; else each has a
+    table of its own links."""
 
-    def __init__(self, topology: Topology, places: Sequence[Location], paced: bool) -> None:
-        self._topology, self.paced = topology, paced
+    def __init__(
+        self, topology: Topology, places: Sequence[Location], paced: bool, one_host: bool
+    ) -> None:
+        self._topology, self.paced, self._one_host = topology, paced, one_host
         self._numbers: dict[str, int] = {}
         for source in places:
             for target in places:
@@ -228,8 +232,15 @@ class LinkTable:
                     for link in topology.path(source, target).links:
                         self._numbers.setdefault(link.name, len(self._numbers))
 
-    def __len__(self) -> int:
-        return len(self._numbers)
+    def table(self, node: int) -> str:
+        """The name of the file in which the node's links are booked."""
+        return dram(0 if self._one_host else node).file("links")
+
+    def sizes(self, node: int) -> dict[str, int]:
+        """The node's tables, each with room for all links: their bytes."""
+        if not self.paced or (self._one_host and node > 0):
+            return {}
+        return {self.table(node): table_bytes(len(self._numbers))}
 
     def ports(self, devices: Sequence[Location], others: Sequence[Location]) -> list[int]:
         """The own links of `devices`."""
@@ -239,9 +250,12 @@ class LinkTable:
     def path(self, source: Location, target: Location) -> LinkPath:
         """The path of links from `source` to `target`. UsageError: there is none."""
         if source == target:
-            return LinkPath((), None, 0.0)
+            return LinkPath({}, None, 0.0)
         path = self._topology.path(source, target)
-        numbers = tuple(self._numbers[link.name] for link in path.links)
         if not self.paced:
-            return LinkPath(numbers, None, 0.0)
-        return LinkPath(numbers, min(link.bytes_per_s for link in path.links), path.latency_s)
+            return LinkPath({}, None, 0.0)
+        links: dict[str, tuple[int, ...]] = {}
+        for place, link in enumerate(path.links, path.num_far - len(path.links)):
+            table = self.table(source.node if place < 0 else target.node)
+            links[table] = (*links.get(table, ()), self._numbers[link.name])
+        return LinkPath(links, min(link.bytes_per_s for link in path.links), path.latency_s)

@@ -36,7 +36,7 @@ class HostMemory:
             files[-1] |= {memory.file(name): spec.weight_bytes for name, spec in models.items()}
             if self._on_ssd:
                 files[-1] |= {disk.file(name): None for name in models}
-        launcher.open(files, {})
+        launcher.open(files)
 
     def first_copies(self, model: str) -> list[str]:
         """The files that are to have the weights from the start."""

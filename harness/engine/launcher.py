@@ -32,12 +32,10 @@ class Process(Protocol):
 class Launcher(Protocol):
     one_host: bool  # whether all nodes are this host, whose clock is then every worker's
 
-    def open(
-        self, of_nodes: Sequence[Mapping[str, int | None]], of_hosts: Mapping[str, int]
-    ) -> Mapping[str, int]:
-        """Files for workers that start later: each node's, by names of their own, and those that
-        every host has one of. Their bytes in memory; None: on the SSD. Returns the numbers of those
-        that this process has open as well."""
+    def open(self, of_nodes: Sequence[Mapping[str, int | None]]) -> Mapping[str, int]:
+        """Files for workers that start later: each node's, by names of their own. Their bytes in
+        memory; None: on the SSD. What another node asks for of files that were opened together is
+        done one after the other. Returns the numbers of those that this process has open."""
 
     def start(self, launch: Launch, node: int) -> tuple[Process, socket.socket]:
         """The worker, on `node`, and the harness's end of its socket."""
@@ -65,10 +63,8 @@ class LocalLauncher:
         self._host = Host(stack, run_dir)
         self.connect = self._host.pair
 
-    def open(
-        self, of_nodes: Sequence[Mapping[str, int | None]], of_hosts: Mapping[str, int]
-    ) -> Mapping[str, int]:
-        for sizes in (*of_nodes, of_hosts):
+    def open(self, of_nodes: Sequence[Mapping[str, int | None]]) -> Mapping[str, int]:
+        for sizes in of_nodes:
             self._host.open(sizes)
         return self._host.files
 

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
 
 from harness.elastic.fabric import Span
 from harness.engine.command_loop import CommandLoop, Work
@@ -23,6 +22,7 @@ from harness.engine.cuda import finish
 from harness.engine.device_buffer import DeviceBuffer
 from harness.engine.given_up import Arrivals
 from harness.engine.mesh import Mesh, OnMessage
+from harness.engine.paced_links import FIRST, Over
 from harness.engine.transport import Header, PeerLost
 
 
@@ -31,7 +31,7 @@ class _Load:
     header: Header
     stop: threading.Event
     layers: list[tuple[int, Span]]  # those that are still to be sent
-    over_s: float = inf  # when the layer before left the links
+    over: Over  # when the layer before left the links
 
 
 class LayerLoads:
@@ -61,7 +61,7 @@ class LayerLoads:
         """`send_layers`: to the worker `to`, whose answers have the number `load`. `read_layers`:
         from `file`."""
         stop = self._loop.begin(header["seq"], lambda: self._wake(load))
-        load = _Load(header, stop, header["layers"])
+        load = _Load(header, stop, header["layers"], FIRST)
         self._go_on(load)
 
     def _end(self, header: Header) -> None:
@@ -84,11 +84,11 @@ class LayerLoads:
             return
         begin_s = time.monotonic()
         move = self._copies.read_chunk if reads else self._copies.send_chunk
-        over_s = self._copies.carry(header, span, move, load.over_s)
-        if over_s is None:
+        over = self._copies.carry(header, span, move, load.over)
+        if over is None:
             self._finish(load, complete=False)
             return
-        load.over_s = over_s
+        load.over = over
         del load.layers[0]
         if reads:
             self._has_come(header["seq"], layer, begin_s)
@@ -101,7 +101,7 @@ class LayerLoads:
             waits = layer not in self._here and not load.stop.is_set()
             if waits:
                 self._waiting.append(load)
-                load.over_s = inf  # the links are idle meanwhile
+                load.over = FIRST  # the links are idle meanwhile
         return waits
 
     def _finish(self, load: _Load, *, complete: bool) -> None:

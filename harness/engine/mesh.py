@@ -112,15 +112,19 @@ class Peers:
         """Urgent on the links of `path`. The caller computes on while the message is on the wire.
         Raises PeerLost where it is sent at once."""
         payload = bytes_of(tensor)
-        arrival_s = self._links.book(path, len(payload))
-        if not arrival_s:
+        if path.bytes_per_s is None:
             self._mesh.send(name, header, payload)
             return
-        self._stream(f"to {name}").put(lambda: self._deliver(name, header, payload, arrival_s))
+        left_s = self._links.book(path, len(payload))
+        self._stream(f"to {name}").put(lambda: self._deliver(name, path, header, payload, left_s))
 
-    def _deliver(self, name: str, header: Header, payload: bytes, at_s: float) -> None:
-        time.sleep(max(0.0, at_s - time.monotonic()))
+    def _deliver(
+        self, name: str, path: LinkPath, header: Header, payload: bytes, left_s: float
+    ) -> None:
+        """`left_s`: when it leaves this host's links."""
         with suppress(PeerLost):  # the harness knows of the death, and gives the batch up
+            at_s = max(left_s, self._links.book(path, len(payload), far=True)) + path.latency_s
+            time.sleep(max(0.0, at_s - time.monotonic()))
             self._mesh.send(name, header, payload)
 
     def is_lost(self, name: str) -> bool:

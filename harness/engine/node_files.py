@@ -1,4 +1,5 @@
-"""The files that stand for a node's DRAM and SSD, by name, as workers read and write them.
+"""The files that stand for a node's DRAM and SSD, by name, as workers read and write them, and the
+bookings of its links.
 
 A worker has those of its own host open. For one of another host it asks, over a connection to that
 host, whose agent does what it asks for (`serve`).
@@ -9,9 +10,11 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from harness.engine.bookings import Booking, Bookings
 from harness.engine.transport import Connection, Header, PeerLost
 
 ANSWER_S = 30.0  # the longest that another host may take for one part of a file
@@ -45,17 +48,24 @@ def number_of(file: NodeFile) -> int:
 
 
 class FarFile:
-    """An `OpenFile` of another host. PeerLost: that has died."""
+    """An `OpenFile` of another host, or its `Bookings`. PeerLost: that has died."""
 
     def __init__(self, name: str, host: FarHost) -> None:
         self._name, self._host = name, host
 
     def read(self, into: memoryview, at: int) -> None:
         asked = {"op": "read", "file": self._name, "at": at, "num_bytes": len(into)}
-        into[:] = self._host.ask(asked)
+        _, into[:] = self._host.ask(asked)
 
     def write(self, content: memoryview, at: int) -> None:
         self._host.ask({"op": "write", "file": self._name, "at": at}, content)
+
+    def book(
+        self, links: Sequence[int], busy_s: float, *, urgent: bool, after_s: float | None = None
+    ) -> Booking:
+        how = {"links": links, "busy_s": busy_s, "urgent": urgent, "after_s": after_s}
+        answer, _ = self._host.ask({"op": "book", "file": self._name, "how": how})
+        return Booking(answer["over_s"], time.monotonic() + answer["left_s"])
 
 
 NodeFile = OpenFile | FarFile
@@ -69,7 +79,7 @@ class FarHost:
         sock.settimeout(ANSWER_S)
         self._connection, self._lock = Connection(sock), threading.Lock()
 
-    def ask(self, header: Header, content: bytes | memoryview = b"") -> bytearray:
+    def ask(self, header: Header, content: bytes | memoryview = b"") -> tuple[Header, bytearray]:
         with self._lock:
             try:
                 self._connection.send(header, content)
@@ -79,22 +89,27 @@ class FarHost:
                 raise PeerLost(f"host {self._name} is gone") from None
         if "error" in answer:
             raise OSError(answer["error"])
-        return found
+        return answer, found
 
 
-def serve(sock: socket.socket, files: Mapping[str, int]) -> None:
-    """Reads and writes `files`, by their numbers, for the other end until that closes."""
+def serve(sock: socket.socket, files: Mapping[str, int], tables: dict[str, Bookings]) -> None:
+    """Reads and writes `files`, by their numbers, for the other end until that closes. `tables`:
+    those of them that have been booked in, which all who serve them share."""
     with sock, suppress(EOFError, BrokenPipeError):
         connection = Connection(sock)
         while True:
             header, content = connection.receive()
-            found, answer = bytearray(header.get("num_bytes", 0)), {}
-            file = OpenFile(files[header["file"]])
+            found, answer, name = bytearray(header.get("num_bytes", 0)), Header(), header["file"]
+            file = OpenFile(files[name])
             try:
                 if header["op"] == "read":
                     file.read(memoryview(found), header["at"])
-                else:
+                elif header["op"] == "write":
                     file.write(memoryview(content), header["at"])
+                else:
+                    table = tables.get(name) or tables.setdefault(name, Bookings(file.number))
+                    over_s, at_s = table.book(**header["how"])
+                    answer = {"over_s": over_s, "left_s": at_s - time.monotonic()}
             except (EOFError, OSError) as error:
                 answer = {"error": str(error)}
             connection.send(answer, memoryview(found))

@@ -58,7 +58,7 @@ def start_ranks(
         {meeting[index]: 0 for index in several if workers.nodes[index] == node}
         for node in range(experiment.hardware.num_nodes)
     ]
-    workers.launcher.open(of_nodes, {})
+    workers.launcher.open(of_nodes)
     started: list[list[WorkerProcess]] = []
     for index, (spec, placement) in enumerate(zip(specs, experiment.placements, strict=True)):
         started.append([])

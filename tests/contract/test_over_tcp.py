@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from harness.engine.clock_offset import ClockOffset
 from harness.running.testbed import finish, prefill
+from tests import elastic as beds
 from tests.agents import on_nodes
 from tests.contract import test_elastic as elastic
 from tests.contract import test_elastic_deaths as deaths
@@ -65,6 +67,37 @@ def test_elastic_instances(bed_on_nodes: Beds, test: Callable[[Beds, str], None]
 @pytest.mark.parametrize("source", ["peer", "dram", "ssd"])
 def test_weights_come_from_another_node(bed_on_nodes: Beds, source: str) -> None:
     elastic.test_weights_come_from_anywhere(bed_on_nodes, "torch", source)
+
+
+NIC = 4e7  # bytes/s: half of the model's layers take 0.14 s
+
+
+@pytest.mark.parametrize("source", ["peers", "hosts"])
+def test_a_nodes_nic_is_shared_by_all_who_use_it(source: str) -> None:
+    """Two peers send to one node, or two nodes read from one's DRAM: in all no faster than one."""
+    empty = {2: range(0)} if source == "peers" else {1: range(0), 2: range(0)}
+    nodes = replace(beds.hardware(), nic_bytes_per_s=NIC)
+    with private("torch", 3, on=nodes, paced=True, resident=empty) as made:
+
+        async def story() -> tuple[float, int]:
+            first, second, third = made.instances
+            host = made.cluster.hosts[0]
+            assert await host.fetch(made.model.name, first)
+            begin_s, halves = made.loop.now, (range(2), range(2, beds.DEPTH))
+            if source == "peers":
+                ways = [(third, halves[0], first), (third, halves[1], second)]
+            else:
+                there = host.memory(made.model.name)
+                ways = [(second, halves[0], there), (third, halves[1], there)]
+            loads = [made.loop.spawn(to.load(layers, of), name="load") for to, layers, of in ways]
+            for load in loads:
+                await made.loop.wait(load.finished)
+                assert load.result
+            num_bytes = sum(to.layout.weight_bytes(layers) for to, layers, _ in ways)
+            return made.loop.now - begin_s, num_bytes
+
+        took_s, num_bytes = made.run(story())
+    assert took_s >= num_bytes / NIC
 
 
 def test_a_source_that_dies() -> None:

@@ -23,6 +23,7 @@ from harness.records.journal import JOURNAL
 from harness.records.run_folder import FinishedRun
 from tests.agents import on_nodes
 from tests.contract import test_elastic_kv as contract
+from tests.contract import test_over_tcp as over_tcp
 from tests.elastic import private
 from tests.exactness import answers
 from tests.integration import test_examples as examples
@@ -285,6 +286,12 @@ def test_kv_moves_as_the_contract_says(cluster: Any, test: Callable[[Any, str], 
     bed: Any = private  # the shared one has more instances than there are nodes
     with on_nodes(ray_launcher, NUM_NODES):
         test(bed, "torch")
+
+
+@pytest.mark.parametrize("source", ["peers", "hosts"])
+def test_a_nodes_nic_is_shared_by_all_who_use_it(cluster: Any, source: str) -> None:
+    with on_nodes(ray_launcher, NUM_NODES):
+        over_tcp.test_a_nodes_nic_is_shared_by_all_who_use_it(source)
 
 
 def test_memory_is_lent_on_a_node_of_two_devices(cluster: Any) -> None:

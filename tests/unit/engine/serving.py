@@ -247,7 +247,7 @@ class ElasticServer(Server):
         stage = StageWork(
             self._number, work, range(self.runner.spec.num_layers), self._page_layers, max_steps,
             None, groups, previous=None, following=None, first="own",
-            following_path=LinkPath((), None, 0.0), holder_paths={},
+            following_path=LinkPath({}, None, 0.0), holder_paths={},
         )  # fmt: skip
         self._in_flight.at_once["stage"](DECODE(ENCODE({"work": stage, "seq": self._number})))
         tokens: list[list[int]] = self._jobs.run()

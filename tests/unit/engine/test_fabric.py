@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
 
 from harness.clock import WallLoop
-from harness.device.location import dram, hbm
+from harness.device.location import dram, hbm, ssd
 from harness.device.topology import Topology
+from harness.engine.bookings import Bookings
 from harness.engine.fabric import LinkTable, TorchFabric
 from harness.engine.host import memory_file
-from harness.engine.paced_links import PacedLinks, table_bytes
+from harness.engine.node_files import OpenFile
+from harness.engine.paced_links import PacedLinks
 from tests.elastic import hardware
 
 
 def test_stalled_links_are_taken_until_the_stall_is_over_and_others_are_not() -> None:
     machine, loop = hardware(), WallLoop()
     places = [hbm(0, 0), hbm(0, 1), dram(0)]
-    links = LinkTable(Topology(machine), places, paced=True)
+    links = LinkTable(Topology(machine), places, paced=True, one_host=True)
     stack = ExitStack()
-    sender = PacedLinks(memory_file(stack, "links", table_bytes(len(links))), len(links))
-    fabric = TorchFabric(loop, links, sender, 1)
+    ((name, num_bytes),) = links.sizes(0).items()
+    file = memory_file(stack, name, num_bytes)
+    sender = PacedLinks({name: OpenFile(file)})
+    fabric = TorchFabric(loop, links, Bookings(file), 1)
 
     async def main() -> tuple[float, float, bool]:
         stall = loop.spawn(fabric.stall_links([hbm(0, 0)], places[1:], 0.2), name="stall")
@@ -33,3 +42,29 @@ def test_stalled_links_are_taken_until_the_stall_is_over_and_others_are_not() ->
         other_s, arrives_s, struck = loop.run(main())
     assert struck
     assert arrives_s >= 0.2 > other_s
+
+
+@pytest.mark.parametrize("one_host", [True, False])
+def test_links_are_booked_at_the_node_where_they_are(one_host: bool) -> None:
+    """Also those of a leaf switch that two nodes share: at each of them."""
+    machine = replace(hardware(), num_devices=4, devices_per_node=1, devices_per_leaf=2)
+    topology = Topology(machine)
+    places = [place for node in range(4) for place in (hbm(node, 0), dram(node), ssd(node))]
+    links = LinkTable(topology, places, paced=True, one_host=one_host)
+    names = {number: name for name, number in links._numbers.items()}
+    assert len({name for node in range(4) for name in links.sizes(node)}) == (1 if one_host else 4)
+    for source, target in permutations(places, 2):
+        path = links.path(source, target)
+        booked = {
+            table: [names[number] for number in numbers] for table, numbers in path.links.items()
+        }
+        on_the_way = [link.name for link in topology.path(source, target).links]
+        assert [name for part in booked.values() for name in part] == on_the_way
+        if one_host:
+            assert booked.keys() == {links.table(0)}
+            continue
+        for table, part in booked.items():
+            node = next(each for each in range(4) if links.table(each) == table)
+            for name in part:
+                where = node // 2 if name.startswith("leaf") else node
+                assert re.search(r"\d+", name).group() == str(where)  # type: ignore[union-attr]

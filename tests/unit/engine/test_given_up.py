@@ -20,7 +20,7 @@ from harness.engine.work import BatchWork, HoldWork, Part, StageWork
 
 CPU = torch.device("cpu")
 BATCH, BLOCKS, BLOCK_TOKENS, HEADS, HEAD_DIM = 7, 4, 4, 2, 8
-PATH = LinkPath((), None, 0.0)
+PATH = LinkPath({}, None, 0.0)
 WIDTH = 3 * HEADS * HEAD_DIM  # of a token's q, k and v
 
 

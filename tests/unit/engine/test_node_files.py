@@ -25,7 +25,7 @@ def ends() -> Iterator[tuple[OpenFile, FarFile, socket.socket]]:
     with ExitStack() as stack:
         number = memory_file(stack, "kv", SIZE)
         ours, theirs = socket.socketpair()
-        thread = threading.Thread(target=serve, args=(theirs, {"kv": number}))
+        thread = threading.Thread(target=serve, args=(theirs, {"kv": number}, {}))
         thread.start()
         stack.callback(thread.join)
         stack.callback(ours.close)  # which ends the thread, and that closes its end
@@ -60,7 +60,7 @@ def test_a_worker_that_dies_before_it_has_read_ends_the_serving() -> None:
         ours, theirs = socket.socketpair()
         Connection(ours).send({"op": "read", "file": "kv", "at": 0, "num_bytes": SIZE})
         ours.close()
-        serve(theirs, {"kv": number})
+        serve(theirs, {"kv": number}, {})
 
 
 def test_a_node_that_has_died_is_lost_at_once_and_for_good(

@@ -27,7 +27,7 @@ def pair() -> Iterator[Pair]:
 
 
 def test_a_stages_work_comes_as_it_was_sent(pair: Pair) -> None:
-    path = LinkPath((3, 4), 1e9 / 3, 1e-6)
+    path = LinkPath({"dram0:links": (3, 4), "dram1:links": (5,)}, 1e9 / 3, 1e-6)
     batch = BatchWork([Chunk(0, 5, True)], [7, 9], [1, 2, 3], [[4, 5], [6], []])
     work = StageWork(
         8, batch, range(2, 6), 2, 20, 0.1 + 0.2, {1: [Part("a", [0], [], [[4]])], 2: []},
