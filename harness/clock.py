@@ -146,6 +146,10 @@ class Loop:
             self._close()
         return task.result
 
+    def tasks(self) -> list[str]:
+        """The names of the tasks that have begun and not ended, the first to begin first."""
+        return [task.name for task in self._tasks]
+
     def service(self, process: Callable[[WallLoop], T], embedded: Callable[[], T]) -> T:
         """What is to answer the run's tasks: `process` where time is real, from outside of the run,
         by posts. Virtual time cannot wait for that: `embedded`, within the run."""
@@ -237,8 +241,8 @@ class VirtualLoop(Loop):
                 self._ready.append((task, False))
                 self._fire_timers(self.now)  # those of others
                 return
-        names = sorted(task.name for task in self._tasks)
-        raise Deadlock(f"no timer is left at {self.now:.6f} s; waiting: {', '.join(names)}")
+        waiting = ", ".join(sorted(self.tasks()))
+        raise Deadlock(f"no timer is left at {self.now:.6f} s; waiting: {waiting}")
 
 
 class WallLoop(Loop):

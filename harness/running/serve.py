@@ -40,6 +40,7 @@ from harness.running.interrupts import check
 from harness.running.prepare import LIVE, Prepared, announce
 from harness.running.progress import ProgressBar
 from harness.running.session_loop import SessionLoop
+from harness.running.standstill import Standstill
 from harness.running.tracking import EachSecond
 from harness.system import System
 
@@ -128,11 +129,14 @@ def _serve(
             _shown(parts, recorder, cluster) as bar,
         ):
             second = EachSecond(recorder, parts.tracker.second)
+            standstill = Standstill(recorder, loop)
 
             def watch(now_s: float) -> None:
                 bar.update(recorder, now_s)
                 if live:  # a simulated one is over before one could look at it
                     second.update(now_s)
+                else:
+                    standstill.look(now_s)
 
             with (
                 others_watched(recorder, loop) if live else nullcontext(),
