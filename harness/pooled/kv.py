@@ -12,7 +12,7 @@ its requests elsewhere. Host memory, with the KV that lies there, stays, unless 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from harness.clock import Event
 from harness.device.memory import KvShape
@@ -46,6 +46,8 @@ class PooledKv:
             name: host_shape(spec, plan.block_tokens) for name, spec in self.models.items()
         }
         self._block_bytes = {name: shape.block_bytes for name, shape in self._host_shapes.items()}
+        self._claimed: dict[int, list[Run]] = {}  # request_id -> room in `host` for its swap-out
+        self._refused: tuple[Request, float] | None = None  # whom `claim` refuses, since when
         self._leaving: dict[int, SwappedKv] = {}  # request_id -> its swap-out under way
         self._arriving: dict[int, tuple[SwappedKv, Event]] = {}  # … its swap-in under way
         self.on_lost: Callable[[set[int]], None] | None = None
@@ -68,9 +70,47 @@ class PooledKv:
         here = request.request_id in self.kv(request.model).held
         return here and request.request_id not in self._arriving
 
+    def host_has_room(self, prompt: Request) -> bool:
+        """Whether the node's host cache has room for all KV of a request that holds none yet."""
+        num_blocks = self.kv(prompt.model).blocks_for(prompt.known_tokens)
+        return self.host.has_room(self._host_shapes[prompt.model], num_blocks)
+
+    def claim(self, requests: Sequence[Request]) -> bool:
+        """Takes room in the node's host cache for the KV that all of `requests` have here, whoever
+        else waits for room; `swap_out` uses it. False: there is too little, and none is taken."""
+        taken = dict[int, list[Run]]()
+        for request in requests:
+            shape, num_blocks = self._host_need(request)
+            if num_blocks > self.host.slabs.room(shape):
+                for runs in taken.values():
+                    self.host.slabs.free(runs)
+                if self._refused is None:
+                    self._refused = request, self._loop.now
+                return False
+            taken[request.request_id] = self.host.slabs.alloc(shape, num_blocks)
+        self._claimed |= taken
+        if self._refused is not None:
+            self._log_full(*self._refused)
+            self._refused = None
+        return True
+
+    async def claim_in_turn(self, request: Request) -> None:
+        """Waits for room in the node's host cache for the KV that the request has here, first come
+        first served, and takes it; `swap_out` uses it."""
+        room = await self._host_room(request, *self._host_need(request))
+        if self.lost:
+            self.host.discard(room)
+            await self._loop.wait(Event(self._loop))
+        self._claimed[request.request_id] = room
+
+    def _host_need(self, request: Request) -> tuple[KvShape, int]:
+        """Blocks of the host cache that the request's KV here takes."""
+        num_blocks = self.kv(request.model).held[request.request_id]
+        return self._host_shapes[request.model], num_blocks
+
     def swap_out(self, request: Request, on_done: Callable[[], None]) -> Event:
         """Begins to move the request's KV to the node's host cache; set, and `on_done` called, once
-        it is there.
+        it is there. Waits for room there if none was claimed.
 
         From now on the request is not on this device, and any instance may `swap_in` it.
         """
@@ -88,9 +128,8 @@ class PooledKv:
     ) -> None:
         start_s, model, host = self._loop.now, request.model, self.host
         num_blocks, shape = blocks_in(runs), self._host_shapes[model]
-        if host.has_room(shape, num_blocks):
-            room = host.slabs.alloc(shape, num_blocks)
-        else:
+        room = self._claimed.pop(request.request_id, None)
+        if room is None:
             room = await self._host_room(request, shape, num_blocks)
         if self.lost:
             host.discard(room)
@@ -108,16 +147,21 @@ class PooledKv:
         self._log_swap("swap_out", request, start_s, begun_s, num_blocks)
 
     async def _host_room(self, request: Request, shape: KvShape, num_blocks: int) -> list[Run]:
-        """Waits for room in the host's cache. The wait is recorded, even if the run ends in it."""
+        """Room in the host's cache. A wait for it is recorded, even if the run ends in it."""
+        if self.host.has_room(shape, num_blocks):
+            return self.host.slabs.alloc(shape, num_blocks)
         asked_s = self._loop.now
         try:
             return await self.host.reserve(shape, num_blocks)
         finally:
-            self._recorder.event(
-                "host_full", f"node-{self.node}", asked_s, self._loop.now,
-                request_id=request.request_id, model=request.model,
-                host_kv_bytes=self.host.kv_bytes,
-            )  # fmt: skip
+            self._log_full(request, asked_s)
+
+    def _log_full(self, request: Request, since_s: float) -> None:
+        """Records that its KV, and maybe others', has waited for room in the host's cache."""
+        self._recorder.event(
+            "host_full", f"node-{self.node}", since_s, self._loop.now,
+            request_id=request.request_id, model=request.model, host_kv_bytes=self.host.kv_bytes,
+        )  # fmt: skip
 
     def swap_in(self, request: Request, on_done: Callable[[], None]) -> Event | None:
         """Begins to bring the request's KV to this device; set, and `on_done` called, once it is
@@ -186,6 +230,9 @@ class PooledKv:
             swapped.gone = True
             if swapped.ready.is_set:
                 swapped.host.discard(swapped.runs)
+        claimed = self._claimed.pop(request.request_id, None)
+        if claimed is not None:
+            self.host.discard(claimed)
         self.kv(request.model).release(request)
         request.computed_tokens = 0
         self._recorder.preempted(request, self.name, self._loop.now)
@@ -203,6 +250,9 @@ class PooledKv:
         """Its transfers touch no host memory any more: what was leaving is lost, and what was
         arriving is still there, if the node is."""
         self.host.struck.set()
+        for room in self._claimed.values():
+            self.host.discard(room)
+        self._claimed.clear()
         lost = {request_id for request_id, swapped in self._leaving.items() if not swapped.gone}
         for swapped in self._leaving.values():
             self.host.discard(swapped.runs)

@@ -113,7 +113,8 @@ def round_quotas(
 class Decoder:
     """The work list of one instance, and its execution.
 
-    reorder: line 6, at the start of a round. done: takes each request that has finished.
+    reorder: line 6, at the start of a round. done: takes each request that has finished; again: one
+    whose KV is to be computed again, for it has no room.
     prefills_first: on an instance that also prefills, awaited before any decoding; else None.
     """
 
@@ -126,6 +127,7 @@ class Decoder:
         *,
         reorder: Callable[[Sequence[DecodeBatch]], list[DecodeBatch]],
         done: Callable[[Request], None],
+        again: Callable[[Request], None],
     ) -> None:
         self.scaler = scaler
         self.instance: PooledInstance = scaler.instance
@@ -134,7 +136,7 @@ class Decoder:
         self._turns: list[Turn] = []  # of this round
         self._turn = 0  # the running one
         self._loop, self._limits, self._estimator = loop, limits, estimator
-        self._reorder, self._done = reorder, done
+        self._reorder, self._done, self._again = reorder, done, again
         self.prefills_first: Callable[[], Awaitable[None]] | None = None
 
     @property
@@ -185,17 +187,36 @@ class Decoder:
                 self._of_model.setdefault(batch.model, {})[batch] = None
             quotas_s = round_quotas(self.work_list, self._estimator, self._limits)  # line 7
             self._turns = list(map(Turn, self.work_list, quotas_s))  # line 8
+            passed_over = True
             for k, turn in enumerate(self._turns):  # line 9
                 self._turn = k
-                await self._decode(turn)  # line 11
+                passed_over &= not await self._decode(turn)  # line 11
                 self._rotate(turn.batch)
+            if passed_over:
+                await self._make_way()
 
-    async def _decode(self, turn: Turn) -> None:
-        """Line 11: decodes the turn's batch for q_i seconds, or until its last request ends."""
+    async def _decode(self, turn: Turn) -> bool:
+        """Line 11: decodes the turn's batch for q_i seconds, or until its last request ends. False:
+        it is passed over, for the KV of another batch cannot leave; that one's turn will come."""
         while turn.batch.requests and turn.left_s > 0:
-            if not await self._step(turn):
+            stepped = await self._step(turn)
+            if self.scaler.crowded:
+                return False
+            if not stepped:
                 await self._loop.wait(self.scaler.wake)
             await self._may_decode()
+        return True
+
+    async def _make_way(self) -> None:
+        """No batch could have its turn: KV of several lies here, and host memory is full. The
+        newest is computed again."""
+        newest = self.scaler.newest()
+        if newest is None:
+            await self._loop.wait(self.scaler.wake)
+        else:
+            self.forget(newest)
+            self._again(newest)
+        await self._may_decode()
 
     async def _may_decode(self) -> None:
         """Called before each look at the work list. `wake` is set by what happens after this."""
@@ -208,6 +229,8 @@ class Decoder:
         again."""
         batch, scaler = turn.batch, self.scaler
         in_place = scaler.switch_to(batch.model, keep=batch.requests)
+        if scaler.crowded:
+            return False
         overflow = scaler.bring_in(batch.requests)
         if overflow is not None:
             self._split(batch, overflow)
@@ -263,16 +286,21 @@ class Decoder:
         """The requests of `ready` that have room for one more token.
 
         If some have no room and no room is about to come free, the newest request leaves the
-        batch: its KV is swapped out, and it continues in another batch of the model.
+        batch: its KV is swapped out, and it continues in another batch of the model. Where host
+        memory is full its KV is computed again.
         """
         kv = self.instance.kv(batch.model)
         grown = [r for r in ready if kv.grow(r, r.computed_tokens + 1)]
         if len(grown) == len(ready) or self.scaler.room_is_coming():
             return grown
         newest = ready[-1]
-        self.scaler.save(newest)
-        self.scaler.room_is_coming()
-        self._split(batch, newest)
+        if self.instance.claim([newest]):
+            self.scaler.save(newest)
+            self.scaler.room_is_coming()
+            self._split(batch, newest)
+        else:
+            self.forget(newest)
+            self._again(newest)
         return [r for r in grown if r is not newest]
 
     def _split(self, batch: DecodeBatch, request: Request) -> None:

@@ -131,7 +131,8 @@ class Prefiller:
     """The job queue of one instance, and its execution from the front; a batch has one request.
 
     hand_on: takes each request whose prefill is done, finished or not. pop_before_run: the request
-    leaves its group before its prefill; a group that is then empty leaves the queue.
+    leaves its group before its prefill; a group that is then empty leaves the queue. to_host: a
+    request is handed on once host memory has room for its KV, and nothing is prefilled meanwhile.
     """
 
     def __init__(
@@ -142,13 +143,15 @@ class Prefiller:
         hand_on: Callable[[Prefiller, Request], None],
         *,
         pop_before_run: bool,
+        to_host: bool,
     ) -> None:
         self.scaler = scaler
         self.instance: PooledInstance = scaler.instance
         self.jobs = JobQueue(estimator)
         self.queue = self.jobs.groups
         self.running: Request | None = None
-        self._loop, self._hand_on, self._pop_before_run = loop, hand_on, pop_before_run
+        self._loop, self._hand_on = loop, hand_on
+        self._pop_before_run, self._to_host = pop_before_run, to_host
 
     @property
     def held(self) -> list[Request]:
@@ -174,7 +177,7 @@ class Prefiller:
 
     async def step(self) -> bool:
         """Line 15: prefills one request of the front group. False if the model or room for the KV
-        is not there yet; `scaler.wake` is set when to try again."""
+        is not there yet; `scaler.wake` is set when to try again, unless it is `crowded`."""
         group = self.queue[0]
         request = group.pending[0]
         if not self.scaler.switch_to(group.model, keep=self.scaler.residents(group.model)):
@@ -189,16 +192,22 @@ class Prefiller:
         await self.instance.execute(Batch(chunks=[(request, tokens)]))
         if not self._pop_before_run:
             self.jobs.pop(group)
+        if self._to_host and not request.finished:
+            await self.instance.claim_in_turn(request)
         self.running = None
         self._hand_on(self, request)
         return True
+
+    def host_has_room(self) -> bool:
+        """Whether host memory has room for the KV of the prompt that is next."""
+        return self.instance.host_has_room(self.queue[0].pending[0])
 
     def _make_room(self, request: Request) -> bool:
         if self.instance.kv(request.model).grow(request, request.known_tokens):
             return True
         if not self.scaler.room_is_coming():
             victim = self.scaler.newest()  # one that decodes here, on a unified instance
-            if victim is not None:
+            if victim is not None and self.scaler.may_save([victim]):
                 self.scaler.save(victim)
                 self.scaler.room_is_coming()
         return False

@@ -42,8 +42,9 @@ class Scaler:
     """Switches one instance between models.
 
     `wake` is set when something happens that a scheduler may wait for: weights are in place, a
-    request's KV has arrived, or room for KV has come free. Schedulers set it too. prefetch_once: a
-    model to prefetch is chosen only once after each switch; else at any time.
+    request's KV has arrived, or room for KV has come free. Schedulers set it too. `crowded`: what
+    was asked for last did not begin, as host memory has no room for KV that would have to leave.
+    prefetch_once: a model to prefetch is chosen only once after each switch; else at any time.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Scaler:
     ) -> None:
         self.instance = instance
         self.prefetch_once = prefetch_once
+        self.crowded = False
         self.wake = Event(loop)
         self._loop = loop
         self._on = on
@@ -64,13 +66,16 @@ class Scaler:
     def switch_to(self, model: str, keep: Collection[Request]) -> bool:
         """Whether `model` is in place, and all KV except that of `keep` has left or is leaving.
 
-        If not, it begins what is missing; `wake` is set when to ask again.
+        If not, it begins what is missing, and `wake` is set when to ask again; or it is `crowded`.
         """
+        self.crowded = False
         if self._switching or (not self._on.fine_grained_sync and self.room_is_coming()):
             return False
         kept, leaving = set(keep), []
         if not self._here.keys() <= kept:
             leaving = [r for r in self._here if not r.finished and r not in kept]
+            if not self.may_save(leaving):
+                return False
             self._here = {r: None for r in self._here if r in kept}
         if self.instance.model == model and not leaving:
             return True
@@ -124,8 +129,15 @@ class Scaler:
         """Tells that a prefill has left the request's KV on the device, where it stays for now."""
         self._here[request] = None
 
+    def may_save(self, requests: Sequence[Request]) -> bool:
+        """Takes room in host memory for the KV of `requests`, all of which the scheduler is to
+        `save`; if there is too little it is `crowded`, and none is taken."""
+        self.crowded = not self.instance.claim(requests)
+        return not self.crowded
+
     def save(self, request: Request) -> Event:
-        """Begins to swap the request's KV out. The event is set once the KV is in host memory."""
+        """Begins to swap the request's KV out, into the room that was taken for it. The event is
+        set once the KV is in host memory."""
         self._here.pop(request, None)
         self._num_leaving += 1
         return self._swap_out(request)
@@ -187,4 +199,5 @@ class Scaler:
 
     def newest(self) -> Request | None:
         """The newest request whose KV is here and not moving; None if there is none."""
-        return next((r for r in reversed(self._here) if r not in self._arriving), None)
+        here = (r for r in reversed(self._here) if not r.finished and r not in self._arriving)
+        return next(here, None)

@@ -78,7 +78,12 @@ class Aegaeon:
         pop_before_run = self._variant.pop_before_run
         self._prefillers = [
             Prefiller(
-                each, loop, self._estimator, self._after_prefill, pop_before_run=pop_before_run
+                each,
+                loop,
+                self._estimator,
+                self._after_prefill,
+                pop_before_run=pop_before_run,
+                to_host=not self._unified,
             )
             for each in prefill
         ]
@@ -132,8 +137,9 @@ class Aegaeon:
         )
         reorder = partial(self._next_round, scaler.instance)
         return Decoder(
-            scaler, self._loop, limits, self._estimator, reorder=reorder, done=self._finished
-        )
+            scaler, self._loop, limits, self._estimator,
+            reorder=reorder, done=self._finished, again=partial(self._again, scaler.instance),
+        )  # fmt: skip
 
     def _next_round(
         self, instance: PooledInstance, batches: Sequence[DecodeBatch]
@@ -146,6 +152,11 @@ class Aegaeon:
 
     def _finished(self, request: Request) -> None:
         self._proxy.finished(request)
+
+    def _again(self, instance: PooledInstance, request: Request) -> None:
+        """The request's KV is given up, and computed again."""
+        instance.evict(request)
+        self._proxy.submit_again(request)
 
     def _instance_with(self, request_id: int) -> str | None:
         """Asks the instances where the request is queued or running; None: at none of them."""
@@ -243,8 +254,7 @@ class Aegaeon:
         """The request's KV has died with a node, on its way from there: it is computed again."""
         decoder = next(each for each in self._decoders if each.instance is instance)
         decoder.forget(request)
-        instance.evict(request)
-        self._proxy.submit_again(request)
+        self._again(instance, request)
 
     def _serving(self, parts: Sequence[Part], model: str) -> Sequence[Part]:
         if not self._variant.pin_models_to_nodes:
@@ -276,10 +286,14 @@ def alive(parts: Sequence[Part], lost: PooledInstance) -> Sequence[Part]:
 async def prefills_first(schedule: str, prefiller: Prefiller, decoder: Decoder, loop: Loop) -> None:
     """The prefills that come before decoding, on an instance of a unified schedule.
 
-    (a) `prefill_first`: all queued prefills. (b) `decode_first`: prefills while there is nothing to
-    decode.
+    (a) `prefill_first`: all queued prefills, while host memory has room for their KV too. (b)
+    `decode_first`: prefills while there is nothing to decode.
     """
-    while prefiller.queue and (schedule == "prefill_first" or not decoder.work_list):
-        if not await prefiller.step():
+    first = schedule == "prefill_first"
+    while prefiller.queue and (not decoder.work_list or (first and prefiller.host_has_room())):
+        while prefiller.queue and not await prefiller.step():  # what it begins must come to its end
+            if prefiller.scaler.crowded:
+                return
             await loop.wait(prefiller.scaler.wake)
+            prefiller.scaler.wake.clear()
         prefiller.scaler.wake.clear()

@@ -60,11 +60,12 @@ def played(story: Story, tbt_s: float) -> tuple[Trial, list[Round]]:
     rounds: list[Round] = []
 
     class Watched(Decoder):
-        async def _decode(self, turn: Turn) -> None:
+        async def _decode(self, turn: Turn) -> bool:
             taken = Taken(self._loop.now, turn.batch, turn.left_s)
             rounds[-1].turns.append(taken)
-            await super()._decode(turn)
+            decoded = await super()._decode(turn)
             taken.finished = not turn.batch.requests
+            return decoded
 
     def watch(system: Any) -> None:
         [decoder] = system._decoders

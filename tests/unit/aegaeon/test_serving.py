@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from unittest.mock import ANY
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,18 +75,57 @@ def test_every_request_finishes_where_the_device_holds_little_more_than_the_long
     assert_all_served(trial, requests)
 
 
-def test_a_host_cache_that_is_full_to_the_end_is_told_of() -> None:
-    """The device holds one of the two and so does the host, so that they cannot change places."""
+@pytest.mark.parametrize("overrides", VARIATIONS, ids=lambda overrides: " ".join(overrides))
+@settings(max_examples=8, deadline=None)
+@given(wanted=arrivals, spare_slabs=st.tuples(st.integers(1, 40), st.integers(1, 40)))
+def test_every_request_finishes_where_host_memory_is_full(
+    overrides: list[str],
+    wanted: list[tuple[float, str, int, int]],
+    spare_slabs: tuple[int, int],
+) -> None:
+    """Device and host hold little more than the longest request."""
+    requests = requests_of(*wanted)
+    longest = max(request.prompt_tokens + request.output_tokens for request in requests)
+    device, host = (-(-longest // 16) + spare for spare in spare_slabs)
+    trial = Trial(*overrides, kv_slabs=device, host_kv_bytes=host * SLAB_BYTES)
+    trial.serve(requests)
+    assert trial.statuses() == {"completed"}
+    for request in requests:
+        assert len(trial.recorder.records[request.request_id].token_times_s()) == (
+            request.output_tokens
+        )
+    trial.assert_nothing_is_held()
+
+
+def test_a_batch_that_finds_no_room_in_host_memory_keeps_the_device() -> None:
+    """The device holds one of the two and so does the host: they cannot change places."""
     trial = Trial(num_models=6, num_instances=2, kv_slabs=70, host_kv_bytes=70 * SLAB_BYTES)
-    trial.serve(requests_of((0.0, "deep-2", 600, 400), (0.01, "deep-5", 600, 400)))
-    assert trial.statuses() == {"timeout"}
-    assert host_full(trial.recorder.events) == {
-        "node-0": {
-            "num_waits": 1,
-            "seconds": pytest.approx(600.0, abs=1.0),
-            "host_kv_bytes": 70 * SLAB_BYTES,
-        }
-    }
+    requests = requests_of((0.0, "deep-2", 600, 400), (0.01, "deep-5", 600, 400))
+    trial.serve(requests)
+    assert_all_served(trial, requests)
+    decodes = [e for e in trial.events("run") if e["fields"]["phase"] == "decode"]
+    turns = [e["fields"]["requests"] for e in decodes]
+    assert turns == sorted(turns)  # the first to its end, then the second
+    assert turns.count([0]) > 1
+    (waited,) = host_full(trial.recorder.events).values()
+    assert waited == {"num_waits": 1, "seconds": ANY, "host_kv_bytes": 70 * SLAB_BYTES}
+    assert waited["seconds"] == pytest.approx(
+        sum(e["end_s"] - e["start_s"] for e in decodes[1 : turns.count([0])])
+    )
+
+
+def test_prefills_wait_while_host_memory_is_full() -> None:
+    """The device that prefills has room for two prompts, and yet keeps one at a time."""
+    trial = Trial(num_models=3, num_instances=2, kv_slabs=100, host_kv_bytes=90 * SLAB_BYTES)
+    requests = requests_of(*((0.001 * i, "deep-2", 640, 100) for i in range(8)))
+    trial.serve(requests)
+    assert_all_served(trial, requests)
+    prefills = [e for e in trial.events("run") if e["fields"]["phase"] == "prefill"]
+    waits = {e["start_s"]: e["end_s"] for e in trial.events("host_full")}
+    waited = [(one, next_) for one, next_ in pairwise(prefills) if one["end_s"] in waits]
+    assert waited
+    for one, following in waited:
+        assert following["start_s"] == waits[one["end_s"]] > one["end_s"]
 
 
 def test_batches_that_outgrow_the_device_are_split_and_all_of_them_go_on() -> None:

@@ -1,0 +1,44 @@
+"""Aegaeon where the host's KV cache is full: requests wait, and each of them ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.test_pooled_deaths import (
+    FOUR,
+    SLOW,
+    TWO,
+    UNIFIED,
+    assert_all_served,
+    assert_tidy,
+    reasons,
+    struck,
+)
+from tests.contract.test_system import serve
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+TIGHT = (
+    "engine.pool.slab_bytes=262144", "engine.pool.host_slab_bytes=262144",
+    "engine.pool.host_kv_bytes=2500000",
+)  # fmt: skip
+AT_ONCE = "workload.scale.to_rate_per_s=1000"
+
+
+@pytest.mark.parametrize("engine", ["sim", pytest.param("torch", marks=pytest.mark.live)])
+def test_a_full_host_cache_leaves_nobody_waiting(engine: str) -> None:
+    served = serve("aegaeon", engine, *TWO, *TIGHT, AT_ONCE)
+    assert_all_served(served, engine)
+    assert_tidy(served)
+    assert any(event["kind"] == "host_full" for event in served.recorder.events)
+
+
+@pytest.mark.parametrize("moment", range(0, 20, 3))
+@pytest.mark.parametrize("system", [(), ("system.variant=artifact",), UNIFIED[1:]])
+def test_no_moment_of_death_leaves_nobody_waiting_either(
+    system: tuple[str, ...], moment: int
+) -> None:
+    at_s = 0.1 + 0.09 * moment
+    more = (*system, *SLOW, *FOUR, *TIGHT)
+    served = struck("aegaeon", "sim", *more, kill=(moment % 4,), at_s=at_s)
+    assert set(reasons(served)) == {"completed"}
