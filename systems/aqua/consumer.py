@@ -97,8 +97,9 @@ class Consumer:
 
     async def _page(self, chosen: Slice) -> None:
         """Pages until exactly the members of `chosen` are on the device; if a lender dies
-        meanwhile, begins anew."""
-        order = self._order
+        meanwhile, begins anew. Without room for all that is to leave nobody is preempted: who is on
+        the device goes on, and whoever that has no place for is computed again."""
+        order, stay = self._order, False
         while True:
             members = set(chosen.members)
             strays = [prompt for name, prompt in order.resident.items() if name not in members]
@@ -107,7 +108,13 @@ class Consumer:
             if not moves.out and not moves.into:
                 return
             out = [self._requests[each] for each in moves.out]
-            await self.swap.page_out(out)
+            lacking = await self.swap.page_out(out)
+            if lacking is not None:
+                if stay:
+                    self.swap.evict(lacking)
+                else:
+                    chosen, stay = self._turn.choose(order, fcfs=True), True
+                continue
             into = [self._requests[each] for each in moves.into]
             new = [request for request in into if self._prefixes.awaited_by(request)]
             await self.swap.page_in([request for request in into if request not in new])

@@ -55,22 +55,25 @@ class SwapSpace:
 
     # Paging, at a slice's start
 
-    async def page_out(self, requests: Sequence[Request]) -> None:
-        """Pages requests out; copies of one place go together. A request without room anywhere is
-        evicted."""
+    async def page_out(self, requests: Sequence[Request]) -> Request | None:
+        """Pages requests out; copies of one place go together. If one has no room anywhere, none
+        of them leaves: returns it."""
         leaving = {request.request_id for request in requests}
-        tensors = []
+        tensors, new = [], []
         for request in requests:
             tensor = await self._room_in_copy(request)
             if tensor is None:
                 await self.drop(request)
                 tensor = await self._new_tensor(request, leaving)
-            if tensor is None:
-                self._evict(request)
-            else:
-                tensors.append(tensor)
+                if tensor is None:
+                    for each in new:
+                        await self._free(each)
+                    return request
+                new.append(tensor)
+            tensors.append(tensor)
         for lease, group in by_lease(tensors).items():
             await self.copies.page_out(group, lease)
+        return None
 
     async def page_in(self, requests: Sequence[Request]) -> None:
         # Else they were lost with their lender, just before.
@@ -122,7 +125,7 @@ class SwapSpace:
         lease = None if found is None else found.lease
         if not self.tensors.fits(tensor.num_bytes, lease):
             if tensor.request is not None:
-                self._evict(tensor.request)
+                self.evict(tensor.request)
             await self._free(tensor)
             return
         source, target, purpose = self.store(tensor.lease), self.store(lease), place_name(lease)
@@ -145,9 +148,9 @@ class SwapSpace:
             if tensor.block_owner is not tensor.request:
                 self.cluster.directory.forget(tensor.block_owner)
             if tensor.request is not None and not self._here(tensor):
-                self._evict(tensor.request)
+                self.evict(tensor.request)
 
-    def _evict(self, request: Request) -> None:
+    def evict(self, request: Request) -> None:
         """The request is to be computed again."""
         self.consumer.evict(request)
         self.on_evict(request)

@@ -37,9 +37,12 @@ class Turn:
         return fair_scheduler.due(since, self.chosen, order)
 
     def choose(self, order: ServiceOrder, *, fcfs: bool) -> Slice:
-        """Begins a slice. fcfs: paged-out KV is in DRAM (only the paper's variant uses it)."""
+        """Begins a slice. fcfs: who is on the device stays, as paged-out KV is in DRAM, or would
+        have no room."""
         if self.artifact:
-            self.chosen = artifact_scheduler.choose(list(order.prompts.values()), self.limits)
+            prompts = list(order.prompts.values())
+            choose = artifact_scheduler.in_order_of_arrival if fcfs else artifact_scheduler.choose
+            self.chosen = choose(prompts, self.limits)
         else:
             self.chosen = fair_scheduler.choose(order, fcfs=fcfs)
         if self.chosen.fair or not self.artifact:

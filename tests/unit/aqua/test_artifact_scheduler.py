@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from systems.aqua.artifact_scheduler import choose, due, iteration
+from systems.aqua.artifact_scheduler import choose, due, in_order_of_arrival, iteration
 from systems.aqua.prompt import Limits, Prompt, Slice
 from systems.aqua.service_order import ServiceOrder
 from systems.aqua.turn import Turn
@@ -52,6 +52,18 @@ def test_a_long_prompt_has_room_for_all_of_it() -> None:
 def test_then_the_fewest_output_tokens_whatever_the_prompt() -> None:
     crowd = [decode(0, 9, 3), decode(1, 30, 1), decode(2, 9, 2)]
     assert choose(crowd, LIMITS).decodes == (1,)  # 9 blocks, and 3 do not hold 12 tokens and more
+
+
+def test_without_swap_space_who_is_on_the_device_stays_and_others_join_while_they_fit() -> None:
+    running = [on_device(decode(i, 9, 1, output=2)) for i in range(2, 4)]  # 3 blocks each
+    waiting = [prefill(0, 14), prefill(1, 14), decode(4, 2, 1)]  # 5 blocks, 5 and 2
+    chosen = in_order_of_arrival([*waiting, *running], LIMITS)
+    assert chosen == Slice((0,), (2, 3), fair=False)
+    outgrown = [on_device(decode(i, 9, 1)) for i in range(5)]  # 4 blocks each
+    assert in_order_of_arrival(outgrown, LIMITS).members == (0, 1, 2)
+    wide = replace(LIMITS, num_blocks=30)
+    assert in_order_of_arrival([prefill(0, 20), prefill(1, 20)], wide).members == (0,)
+    assert in_order_of_arrival(waiting, replace(LIMITS, max_prompts=1)).members == (0,)
 
 
 def test_anew_every_k_iterations_or_for_who_waits() -> None:
