@@ -46,19 +46,20 @@ class PaperConfig:
 class Server(Replica):
     """A device, and the instance on it if there is one.
 
-    changed: set when the device becomes free for other models.
+    freed: takes the device when it may be free for others, as a request has ended, or a load.
     """
 
     def __init__(
-        self, device: PooledInstance, loader: Loader, loop: Loop, limits: Limits, changed: Event
-    ) -> None:
+        self, device: PooledInstance, loader: Loader, loop: Loop, limits: Limits,
+        freed: Callable[[Server], None],
+    ) -> None:  # fmt: skip
         super().__init__(device, device.kv(next(iter(device.models))), loop, limits)
         self.device = device
         self.model: str | None = None
-        self.loading = False
+        self.loading = self.forms = False
         self.fresh = False  # loaded, and has not been offered to the queue yet
         self.idle_since_s = -inf
-        self._loader, self._changed = loader, changed
+        self._loader, self._freed = loader, freed
 
     @property
     def num_requests(self) -> int:
@@ -79,16 +80,16 @@ class Server(Replica):
 
     def start(self, model: str) -> None:
         """Starts an instance of `model`; it replaces the one that was there."""
-        self.model, self.loading = model, True
+        self.model, self.loading, self.forms = model, True, True
         self.kv = self.device.kv(model)
         self.wake.set()
 
     async def form(self) -> Batch:
-        if self.loading:
-            assert self.model is not None
-            await self._loader.load(self.device, self.model)
-            self._free()
-            self.loading, self.fresh = False, True
+        """Loads the model first. Later batches need no more than `schedule`."""
+        assert self.model is not None
+        await self._loader.load(self.device, self.model)
+        self.loading, self.forms, self.fresh = False, False, True
+        self._free()
         return self.schedule(self.waiting)
 
     def executed(self, steps: int, ended: int) -> None:
@@ -97,7 +98,7 @@ class Server(Replica):
 
     def _free(self) -> None:
         self.idle_since_s = self.loop.now
-        self._changed.set()
+        self._freed(self)
 
 
 class Slot(NamedTuple):
@@ -146,10 +147,11 @@ class PaperScheduler:
         )
         self._changed = Event(loop)
         self._servers = [
-            Server(instance, loader, loop, limits, self._changed) for instance in cluster.pool
+            Server(instance, loader, loop, limits, self._freed) for instance in cluster.pool
         ]
         for server in self._servers:
             server.device.on_lost = partial(self._lost, server)
+        self._fresh: list[Server] = []
         self._instances: dict[str | None, list[Server]] = {}  # by model, ready or loading
         self._queued: dict[str, deque[Request]] = {name: deque() for name in cluster.models}
         self._started_s = dict.fromkeys(cluster.models, -inf)
@@ -161,6 +163,12 @@ class PaperScheduler:
         else:
             insort(queue, request, key=urgency)
         self._changed.set()
+
+    def _freed(self, server: Server) -> None:
+        if server.fresh:
+            self._fresh.append(server)
+        if server.fresh or any(self._queued.values()):  # else nobody wants the room
+            self._changed.set()
 
     def _lost(self, server: Server, leaving: set[int]) -> None:
         """The device has died: others compute its requests again."""
@@ -193,8 +201,9 @@ class PaperScheduler:
                 if least is None or least.num_requests >= self._config.concurrency:
                     break
                 least.submit(queue.popleft())
-        for server in self._servers:
+        for server in self._fresh:
             server.fresh = False
+        self._fresh.clear()
 
     def _waiting(self) -> list[str]:
         """The models that requests are queued for."""

@@ -27,7 +27,7 @@ class Replica:
 
     A system that does more than vLLM overrides the steps of an iteration: `form` (before and after
     it calls `schedule`), `preempt`, `may_stop`, `executed`. They may set `limits`, `max_steps`,
-    `look_s` and `closing`. InstanceLost ends the loop, as any error does.
+    `look_s`, `forms` and `closing`. InstanceLost ends the loop, as any error does.
     """
 
     def __init__(
@@ -51,8 +51,9 @@ class Replica:
         self.closing = False  # runs no further iteration
         self.lost = False  # its executor has died; set by the system, which has to know
         self._order = order
-        # Others spend no coroutine on each batch: it would cost simulations a fifth of their speed.
-        self._overrides_form = type(self).form is not Replica.form
+        # Whether `form` makes the next batch, and not `schedule` alone. A coroutine for each would
+        # cost simulations a fifth of their speed.
+        self.forms = type(self).form is not Replica.form
 
     def submit(self, request: Request) -> None:
         if self._order is None:
@@ -65,7 +66,7 @@ class Replica:
         wake = self.wake
         while not self.closing:
             wake.clear()
-            batch = await self.form() if self._overrides_form else self.schedule(self.waiting)
+            batch = await self.form() if self.forms else self.schedule(self.waiting)
             if not batch.chunks and not batch.decodes:
                 if not wake.is_set:
                     self.idle = True
