@@ -56,14 +56,14 @@ class Wait:
     """The only thing that a task awaits in the end: a wake-up by one of `events`, True, or by the
     time `deadline`, False (infinity: none)."""
 
-    __slots__ = ("_deadline", "_events")
+    __slots__ = ("deadline", "events")
 
     def __init__(self, events: tuple[Event, ...], deadline: float) -> None:
-        self._events = events
-        self._deadline = deadline
+        self.events = events
+        self.deadline = deadline
 
-    def __await__(self) -> Generator[tuple[tuple[Event, ...], float], bool, bool]:
-        return (yield self._events, self._deadline)
+    def __await__(self) -> Generator[Wait, bool, bool]:
+        return (yield self)
 
 
 class Task:
@@ -165,7 +165,7 @@ class Loop:
 
     def _step(self, task: Task, value: bool) -> None:
         try:
-            events, deadline = task._coro.send(value if task._wait_id > 1 else None)
+            wait: Wait = task._coro.send(value if task._wait_id > 1 else None)
         except StopIteration as stop:
             task.done, task.result = True, stop.value
             del self._tasks[task]
@@ -175,14 +175,14 @@ class Loop:
             del self._tasks[task]
             error.add_note(f"in task {task.name!r} at {self.now:.6f} s")
             raise
-        for event in events:
+        for event in wait.events:
             if event._is_set:
                 self._make_ready(task, True)
                 return
             event._waiters.append((task, task._wait_id))
-        if deadline < inf:
+        if wait.deadline < inf:
             self._sequence += 1
-            heapq.heappush(self._timers, (deadline, self._sequence, task, task._wait_id))
+            heapq.heappush(self._timers, (wait.deadline, self._sequence, task, task._wait_id))
 
     def _fire_timers(self, up_to: float) -> None:
         """Readies every task whose timer is due; timers overtaken by an event are dropped."""

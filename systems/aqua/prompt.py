@@ -8,13 +8,14 @@ from dataclasses import dataclass, fields
 
 class Prompt:
     """One unfinished request, on the device or paged out, as it was at the last `update`. Paging
-    keeps computed tokens. `reserved_blocks` and `listed` are of the order of service that has it.
+    keeps computed tokens. `order` is the order of service that has it, which notes in
+    `reserved_blocks`, `listed` and `moved` how it has counted it.
     """
 
     __slots__ = (
         "arrival", "cached_tokens", "computed_tokens", "decoding", "generated_tokens",
-        "known_tokens", "lacking_tokens", "listed", "remaining_tokens", "request_id",
-        "reserved_blocks", "resident",
+        "known_tokens", "lacking_tokens", "listed", "moved", "order", "remaining_tokens",
+        "request_id", "reserved_blocks", "resident",
     )  # fmt: skip
 
     # Not a dataclass: their constructors stay Python.
@@ -31,7 +32,8 @@ class Prompt:
     ) -> None:
         self.request_id = request_id
         self.arrival = arrival
-        self.reserved_blocks, self.listed = 0, -1
+        self.order: object = None
+        self.reserved_blocks, self.listed, self.moved = 0, -1, False
         self.update(
             known_tokens, computed_tokens, generated_tokens, remaining_tokens, resident,
             cached_tokens,

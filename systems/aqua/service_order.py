@@ -61,16 +61,26 @@ class ServiceOrder:
 
     def put(self, prompt: Prompt) -> None:
         """From now on the prompt is as it is here; a new one has arrived after all others."""
-        name, blocks = prompt.request_id, self.limits.reserved_blocks(prompt)
-        known = self.prompts.get(name)
-        self._reserved_blocks += blocks if known is None else blocks - known.reserved_blocks
-        prompt.reserved_blocks = blocks
-        self._moved[name] = None
         listed = 2 * prompt.resident + prompt.decoding
-        if known is prompt and prompt.listed == listed:
-            return  # as nearly always
-        prompt.listed = listed
-        self.prompts[name] = prompt
+        if prompt.order is not self or prompt.listed != listed:
+            prompt.listed = listed
+            self._list(prompt)
+        blocks = self.limits.reserved_blocks(prompt)
+        self._reserved_blocks += blocks - prompt.reserved_blocks
+        prompt.reserved_blocks = blocks
+        if not prompt.moved:
+            prompt.moved = True
+            self._moved[prompt.request_id] = None
+
+    def _list(self, prompt: Prompt) -> None:
+        name = prompt.request_id
+        known = self.prompts.get(name)
+        if known is not prompt:
+            if known is not None:
+                self._reserved_blocks -= known.reserved_blocks
+            prompt.reserved_blocks, prompt.moved = 0, False
+            self.prompts[name] = prompt
+        prompt.order = self
         for whether, those in (
             (prompt.resident, self.resident), (not prompt.decoding, self.prefilling),
         ):  # fmt: skip
@@ -80,7 +90,9 @@ class ServiceOrder:
                 those.pop(name, None)
 
     def remove(self, request_id: Hashable) -> None:
-        self._reserved_blocks -= self.prompts.pop(request_id).reserved_blocks
+        prompt = self.prompts.pop(request_id)
+        prompt.order = None
+        self._reserved_blocks -= prompt.reserved_blocks
         self.resident.pop(request_id, None)
         self.prefilling.pop(request_id, None)
         if request_id in self._lined:
@@ -96,6 +108,7 @@ class ServiceOrder:
                 del line[bisect_left(line, before)]
             prompt = self.prompts.get(name)
             if prompt is not None:
+                prompt.moved = False
                 line = self._lines[prompt.decoding]
                 now = service(prompt), prompt.arrival, prompt.reserved_blocks, prompt
                 insort(line, now)
