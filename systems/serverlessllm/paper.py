@@ -152,6 +152,7 @@ class PaperScheduler:
         for server in self._servers:
             server.device.on_lost = partial(self._lost, server)
         self._fresh: list[Server] = []
+        self._news: set[str] = set()  # models whose queue or instances have changed since a look
         self._instances: dict[str | None, list[Server]] = {}  # by model, ready or loading
         self._queued: dict[str, deque[Request]] = {name: deque() for name in cluster.models}
         self._started_s = dict.fromkeys(cluster.models, -inf)
@@ -162,17 +163,23 @@ class PaperScheduler:
             queue.append(request)
         else:
             insort(queue, request, key=urgency)
+        self._news.add(request.model)
         self._changed.set()
 
     def _freed(self, server: Server) -> None:
+        assert server.model is not None
+        self._news.add(server.model)
         if server.fresh:
             self._fresh.append(server)
-        if server.fresh or any(self._queued.values()):  # else nobody wants the room
+        # Else nobody can have the room: its model has no queue, and it is not free for another.
+        wanted = self._queued[server.model] or not (server.busy and self._config.overtakes)
+        if wanted or server.fresh:
             self._changed.set()
 
     def _lost(self, server: Server, leaving: set[int]) -> None:
         """The device has died: others compute its requests again."""
         self._servers.remove(server)
+        self._news.update(self._queued)
         self._group()
         self._changed.set()
         for request in server.give_up():
@@ -192,7 +199,9 @@ class PaperScheduler:
         for model in () if self._servers else self._waiting():
             while self._queued[model]:
                 self._drop(self._queued[model].pop(), ALL_LOST)
-        for model in filter(self._instances.__contains__, self._waiting()):
+        for model in self._waiting():
+            if model not in self._instances or (self._config.overtakes and model not in self._news):
+                continue
             queue = self._queued[model]
             ready = [server for server in self._instances[model] if not server.loading]
             while queue and ready:
@@ -204,6 +213,7 @@ class PaperScheduler:
         for server in self._fresh:
             server.fresh = False
         self._fresh.clear()
+        self._news.clear()
 
     def _waiting(self) -> list[str]:
         """The models that requests are queued for."""

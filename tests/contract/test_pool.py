@@ -238,6 +238,30 @@ def test_rule_3_a_host_block_in_the_move_list_is_not_given_out(bench: PoolBench)
     assert not bench.events("host_full", large)
 
 
+def test_room_in_the_host_cache_is_claimed_for_all_or_for_nobody(bench: PoolBench) -> None:
+    first, second = bench.pool
+    requests = [bench.request("narrow", 4 * 16 * (HOST_SLABS // 2 + 1)) for _ in range(2)]
+    one, other = requests
+
+    async def story() -> None:
+        await bench.prefill(first, *requests)
+        assert not first.claim(requests)
+        assert first.host.slabs.allocated_bytes() == 0
+        assert first.claim([one])
+        assert not first.claim([other])
+        out = first.swap_out(one, lambda: None)
+        await bench.loop.wait(out)
+        await bench.swap_in(second, one)
+        assert first.claim([other])
+        first.evict(other)  # gives its room back
+        assert first.host.slabs.allocated_bytes() == 0
+        await bench.decode(second, one)
+
+    bench.run(story)
+    first_wait, second_wait = bench.events("host_full")[-2:]
+    assert first_wait["end_s"] <= second_wait["start_s"] < second_wait["end_s"]
+
+
 def test_requests_arrive_one_by_one_in_the_order_asked_for(bench: PoolBench) -> None:
     first, second = bench.pool
     requests = [bench.request("narrow", 200), bench.request("narrow", 20)]
