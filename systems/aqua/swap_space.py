@@ -59,7 +59,7 @@ class SwapSpace:
         """Pages requests out; copies of one place go together. If one has no room anywhere, none
         of them leaves: returns it."""
         leaving = {request.request_id for request in requests}
-        tensors, new = [], []
+        tensors, new = list[Tensor](), list[Tensor]()
         for request in requests:
             tensor = await self._room_in_copy(request)
             if tensor is None:
