@@ -69,7 +69,7 @@ def test_weights_come_from_another_node(bed_on_nodes: Beds, source: str) -> None
     elastic.test_weights_come_from_anywhere(bed_on_nodes, "torch", source)
 
 
-NIC = 4e7  # bytes/s: half of the model's layers take 0.14 s
+NIC = 2e7  # bytes/s: a half of the layers takes 0.4 s
 
 
 @pytest.mark.parametrize("source", ["peers", "hosts"])
