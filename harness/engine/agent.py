@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
+from harness.clock import Event, WallLoop
 from harness.errors import RunError
 
+T = TypeVar("T")
 DEAD_S = 2.0  # an agent that does not answer for so long, when its worker has gone, is gone too
 ANSWER_S = 20.0
 
@@ -21,3 +25,25 @@ class Agent(Protocol):
 
     def tell(self, method: str, *arguments: Any) -> None:
         """Asks for no answer."""
+
+
+async def answer_of(loop: WallLoop, question: Callable[[], T]) -> T | None:
+    """What `question` returns, which waits for it in a thread beside the loop; None: it raised
+    RunError."""
+    ended, found = Event(loop), None
+
+    def end(answer: T | None) -> None:
+        nonlocal found
+        found = answer
+        ended.set()
+
+    def ask() -> None:
+        try:
+            answer = question()
+        except RunError:
+            answer = None
+        loop.post(end, answer)
+
+    threading.Thread(target=ask, name="question", daemon=True).start()
+    await loop.wait(ended)
+    return found

@@ -73,6 +73,9 @@ class AgentsLauncher:
     ) -> FarProcesses:  # fmt: skip
         return FarProcesses(name, loop, self.agents[node], find, expect)
 
+    def stall_links(self, node: int, table: str, links: Sequence[int], for_s: float) -> float:
+        return float(self.agents[node].ask("stall_links", table, links, for_s))
+
     def line(self, node: int) -> socket.socket:
         """A connection to the agent that ends with it, for whoever waits for its end."""
         _, address = self.agents[node].ask("listen")  # the agent keeps its end

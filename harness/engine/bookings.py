@@ -59,8 +59,8 @@ class Bookings:
                 fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     def stall(self, links: Sequence[int], for_s: float) -> float:
-        """Takes `links` for `for_s`, behind what has been booked; until when."""
-        return self.book(links, for_s, urgent=True).at_s
+        """Takes `links` for `for_s`, behind what has been booked; in how many seconds that ends."""
+        return self.book(links, for_s, urgent=True).at_s - time.monotonic()
 
 
 def table_bytes(num_links: int) -> int:

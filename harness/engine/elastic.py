@@ -18,7 +18,6 @@ from harness.elastic.instance import ElasticInstance
 from harness.elastic.kv_directory import KvDirectory
 from harness.elastic.pipeline import Stage, StagedBatch
 from harness.elastic.shared import Shared
-from harness.engine.bookings import Bookings
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
 from harness.engine.device_share import gpu_share_bytes
@@ -80,10 +79,10 @@ class TorchElastic:
         workers.launcher.open(self._files)
         # By themselves: who books does not wait for what is read of a node's memory.
         tables = [links.sizes(node) for node in range(experiment.hardware.num_nodes)]
-        numbers = workers.launcher.open(tables)
+        workers.launcher.open(tables)
         self._tables = [name for sizes in tables for name in sizes]
-        table = Bookings(numbers[links.table(0)]) if one_host and paced else None
-        self._fabric = TorchFabric(loop, links, table, config.elastic.chunk_bytes)
+        stall = workers.launcher.stall_links
+        self._fabric = TorchFabric(loop, links, stall, config.elastic.chunk_bytes)
         self._shared = Shared(loop, experiment.recorder, self._fabric, KvDirectory(loop))
         self._start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import NoReturn
 
@@ -10,26 +11,28 @@ from harness.clock import Event, WallLoop
 from harness.device.location import Location, dram
 from harness.device.topology import Topology
 from harness.elastic.fabric import Memory, Sending, Span
-from harness.engine.bookings import Bookings, table_bytes
+from harness.engine.agent import answer_of
+from harness.engine.bookings import table_bytes
 from harness.engine.commands import Commands, ignore
 from harness.engine.paced_links import LinkPath
 from harness.engine.transport import Header
 from harness.errors import InstanceLost, RunError
 
+StallLinks = Callable[[int, str, Sequence[int], float], float]
 NOTICE_S = 10.0
 
 
 class TorchFabric:
     """Copies and loads between workers, and files, which are memories that are no worker's (DRAM,
-    SSD). `table`: when each of `links` is free; None: several hosts have one each."""
+    SSD). `stall`: `Launcher.stall_links`, which may wait for another host."""
 
     places_matter = True
 
     def __init__(
-        self, loop: WallLoop, links: LinkTable, table: Bookings | None, chunk_bytes: int
+        self, loop: WallLoop, links: LinkTable, stall: StallLinks, chunk_bytes: int
     ) -> None:
-        self._loop, self.links, self._table = loop, links, table
-        self.paced = links.paced and table is not None
+        self._loop, self.links, self._stall = loop, links, stall
+        self.paced = links.paced
         self._chunk_bytes = chunk_bytes
         self.commands: dict[str, Commands] = {}  # by instance
         self._nodes: dict[str, int] = {}  # of instances
@@ -153,13 +156,13 @@ class TorchFabric:
     async def stall_links(
         self, devices: Sequence[Location], others: Sequence[Location], for_s: float
     ) -> bool:
-        """Books them, as a message of that length would. Nobody books beside the table, so this
-        is not looked at again."""
-        assert self._table is not None, "else links are not paced here"
-        ports, start_s = self.links.ports(devices, others), self._loop.start_monotonic_s
-        until_s = self._table.stall(ports, for_s)
-        await self._loop.sleep_until(until_s - start_s)
-        return True
+        """Books them at their node, as a message of that length would. Nobody books beside its
+        table, so this is not looked at again. False: the node does not answer."""
+        node, ports = devices[0].node, self.links.ports(devices, others)
+        stall = partial(self._stall, node, self.links.table(node), ports, for_s)
+        left_s = await answer_of(self._loop, stall)
+        await self._loop.sleep(max(0.0, left_s or 0.0))
+        return left_s is not None
 
     def path(self, source: Memory, target: Memory) -> LinkPath:
         assert isinstance(source.place, Location)

@@ -3,12 +3,12 @@ a node, whose agent dies. An agent looks itself whether a fault struck (`NodeAge
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 
-from harness.clock import Event, Loop, WallLoop
+from harness.clock import Loop, WallLoop
 from harness.device.victim import Victim
-from harness.engine.agent import ANSWER_S, DEAD_S, Agent, AgentGone
+from harness.engine.agent import ANSWER_S, DEAD_S, Agent, AgentGone, answer_of
 from harness.errors import RunError, UsageError
 
 
@@ -42,25 +42,12 @@ class FarProcesses(Victim):
 
     async def stall(self, for_s: float) -> bool:
         """`for_s` is by the node's clock; the question and the answer come before and after."""
-        ended, struck, pids = Event(self._loop), False, [*self._find()]
-
-        def end(answer: bool) -> None:
-            nonlocal struck
-            struck = answer
-            ended.set()
-
-        def ask() -> None:
-            try:
-                answer = self._agent.ask("stall", pids, for_s, timeout_s=for_s + ANSWER_S)
-            except RunError:
-                answer = False
-            self._loop.post(end, bool(answer))
-
-        self._stalls = True
-        threading.Thread(target=ask, name=f"stall of {self.name}", daemon=True).start()
-        await self._loop.wait(ended)
+        pids, self._stalls = [*self._find()], True
+        limit_s = for_s + ANSWER_S
+        stall = partial(self._agent.ask, "stall", pids, for_s, timeout_s=limit_s)
+        struck = await answer_of(self._loop, stall)
         self._stalls = False
-        return struck
+        return bool(struck)
 
     def release(self) -> None:
         if self._stalls:

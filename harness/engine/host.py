@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import harness
+from harness.engine.bookings import Bookings
 from harness.errors import UsageError
 
 Far = Sequence[tuple[socket.socket, Sequence[str]]]  # connected to another host; its files' names
@@ -42,6 +43,7 @@ class Host:
     def __init__(self, stack: ExitStack, directory: Path | None) -> None:
         self.stack, self._directory = stack, directory
         self.files: dict[str, int] = {}  # by name, their numbers in this process
+        self.tables: dict[str, Bookings] = {}  # those of them that have been booked in here
         self._invitations: dict[str, socket.socket] = {}
         self._cores = os.sched_getaffinity(0)
 
@@ -77,6 +79,14 @@ class Host:
             # It has inherited the client's own core alone, where that has one by now.
             os.sched_setaffinity(process.pid, self._cores - os.sched_getaffinity(0) or self._cores)
             return process
+
+    def stall_links(self, table: str, links: Sequence[int], for_s: float) -> float:
+        """Has `links`, which are booked in the file `table`, carry nothing for `for_s`, behind what
+        has been booked: in how many seconds that ends. A fault on purpose."""
+        bookings = self.tables.get(table)
+        if bookings is None:
+            bookings = self.tables.setdefault(table, Bookings(self.files[table]))
+        return bookings.stall(links, for_s)
 
     def introduce(self, to: str, named: str, end: socket.socket) -> None:
         """Hands a worker its end of a connection to the worker `named`. Where it has died, the

@@ -49,6 +49,9 @@ class Launcher(Protocol):
     ) -> Victim:  # fmt: skip
         """Workers of `node` for faults on purpose to strike: those whose numbers `find` gives."""
 
+    def stall_links(self, node: int, table: str, links: Sequence[int], for_s: float) -> float:
+        """`Host.stall_links` of `node`. RunError: it does not answer."""
+
 
 class NodeLost(ConnectionError):
     """A worker is gone with the node it was on."""
@@ -77,3 +80,6 @@ class LocalLauncher:
         expect: Callable[[], None],
     ) -> Processes:  # fmt: skip
         return Processes(name, loop, find, expect)
+
+    def stall_links(self, node: int, table: str, links: Sequence[int], for_s: float) -> float:
+        return self._host.stall_links(table, links, for_s)

@@ -25,7 +25,6 @@ import psutil
 from harness.clock import WallLoop
 from harness.device.processes import Processes, below
 from harness.engine import relay, tcp
-from harness.engine.bookings import Bookings
 from harness.engine.host import Host, Launch
 from harness.engine.node_files import serve
 from harness.engine.site import Command
@@ -64,7 +63,6 @@ class NodeAgent(Host):
     def __init__(self, address: str, token: bytes) -> None:
         super().__init__(ExitStack(), None)
         self._address, self._token, self._parent = address, token, os.getppid()
-        self._tables: dict[str, Bookings] = {}
         self._tickets = count()
         self._awaited: dict[int, Future[socket.socket]] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -130,7 +128,7 @@ class NodeAgent(Host):
         connected = self._awaited.pop(ticket)
 
         def serving() -> None:
-            serve(connected.result(), self.files, self._tables)
+            serve(connected.result(), self.files, self.tables)
 
         threading.Thread(target=serving, daemon=True).start()  # as long as the worker lives
         return address

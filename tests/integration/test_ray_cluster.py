@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -224,6 +224,10 @@ STRIKES = (
     "faults.kill=[{instance: 2, after_requests: 4}]",
 )
 HOST = ("faults.kill=[{host: 2, after_requests: 3}]",)
+LINKS = (
+    "faults.stall=[{link: 1, after_requests: 2, for_s: 1},"
+    "{link: 2, after_requests: 2, for_s: 1, factor: 3}]",
+)
 
 
 @pytest.mark.parametrize(
@@ -235,10 +239,11 @@ HOST = ("faults.kill=[{host: 2, after_requests: 3}]",)
         ("serverlessllm", "local", HOST, 0),
         ("llumnix", "local_cluster_x4", HOST, 0),
         ("blitzscale", "local_cluster_x4", HOST, 0),
+        ("blitzscale", "local_cluster_x4", LINKS, 0),
     ],
 )
 def test_planned_faults_strike_on_nodes(
-    cluster: Any, system: str, hardware: str, faults: Sequence[str], lost: int | None,
+    cluster: Any, system: str, hardware: str, faults: tuple[str, ...], lost: int | None,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     """vLLM's system fails what the dead instance had. Raylets live on, whatever dies."""
@@ -252,7 +257,7 @@ def test_planned_faults_strike_on_nodes(
     assert not finished.invalid
     found = finished.summary["faults"]
     assert [fault["struck"] for fault in found] == [True] * len(found)
-    assert len(found) == (1 if faults is HOST else 3)
+    assert len(found) == {HOST: 1, LINKS: 2, STRIKES: 3}[faults]
     statuses = finished.requests["status"].to_pylist()
     assert set(statuses) <= {"completed", "failed"}
     assert lost is None or statuses.count("failed") == lost

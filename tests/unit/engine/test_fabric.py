@@ -28,7 +28,9 @@ def test_stalled_links_are_taken_until_the_stall_is_over_and_others_are_not() ->
     ((name, num_bytes),) = links.sizes(0).items()
     file = memory_file(stack, name, num_bytes)
     sender = PacedLinks({name: OpenFile(file)})
-    fabric = TorchFabric(loop, links, Bookings(file), 1)
+    table = Bookings(file)
+    stall = lambda node, name, numbers, for_s: table.stall(numbers, for_s)  # noqa: E731
+    fabric = TorchFabric(loop, links, stall, 1)
 
     async def main() -> tuple[float, float, bool]:
         stall = loop.spawn(fabric.stall_links([hbm(0, 0)], places[1:], 0.2), name="stall")
