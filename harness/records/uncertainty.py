@@ -119,9 +119,10 @@ def of_gaps(
                 ranks[name] = floor(low * total) - 1, ceil(high * total)
     within = sorted({rank for of_name in ranks.values() for rank in of_name if 0 <= rank < total})
     ordered = np.partition(gaps_s, within) if within else gaps_s  # at these ranks
-    return ({} if mean is None else {"mean": [*mean]}) | {
-        name: [_at(ordered, low), _at(ordered, high)] for name, (low, high) in ranks.items()
-    }
+    found: dict[str, list[float | None]] = {} if mean is None else {"mean": [*mean]}
+    for name, of_name in ranks.items():
+        found[name] = [_at(ordered, rank) for rank in of_name]
+    return found
 
 
 def _ends(parts: Ints | Floats, wholes: Ints) -> list[float] | None:
