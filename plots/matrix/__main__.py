@@ -11,12 +11,12 @@ from harness.experiments.compose import ROOT
 from harness.experiments.figures import published
 from harness.files import write_text
 from plots.matrix import bands
-from plots.matrix.figures import CHANGED, SETTINGS, above, changed, head, settings, words
+from plots.matrix.figures import CHANGED, OF_LINKS, SETTINGS, above, by_links, head, settings, words
 
 TABLES = {  # by mark: the figures, the head, the lines
     "burst": ("burst", head, words), "above": ("burst", lambda rows: CHANGED, above),
     "many": ("many", head, words), "tuning": ("tuning", lambda rows: SETTINGS, settings),
-    "sensitivity": ("sensitivity", lambda rows: CHANGED, changed),
+    "sensitivity": ("sensitivity", lambda rows: OF_LINKS, by_links),
     "band": ("burst many", lambda rows: bands.HEAD, bands.lines),
 }  # fmt: skip
 

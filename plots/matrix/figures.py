@@ -20,10 +20,12 @@ SYSTEMS = {
 }  # fmt: skip
 HALVES = {
     "burst": (
-        "matrix_burst_h100", "matrix_burst_a100", "matrix_above_h100", "matrix_above_a100",
+        "matrix_burst_h100", "matrix_burst_a100", "matrix_above_h100_between", "matrix_above_h100",
+        "matrix_above_a100", "matrix_burst_a100_burstgpt", "matrix_burst_a100_sharegpt",
     ),
     "many": (
         "matrix_many_h100", "matrix_many_h100_below", "matrix_many_h100_above", "matrix_many_a100",
+        "matrix_many_a100_above", "matrix_many_a100_below",
     ),
 }  # fmt: skip
 REFERENCE = "dedicated"  # has fewer models than the others, so is in no order with them
@@ -191,12 +193,21 @@ def of_sensitivity(points: Points) -> pd.DataFrame:
 
 
 LINKED = ("matrix_links_many", "matrix_links_burst")
+OF_LINKS = ["system", "workload", *CHANGED[1:]]
 
 
-@text("matrix_sensitivity", of_sensitivity, LINKED, head=CHANGED)
+@text("matrix_sensitivity", of_sensitivity, LINKED, head=OF_LINKS)
 def sensitivity(rows: pd.DataFrame) -> tuple[Words, str]:
-    of = "BurstGPT, twelve models; BlitzScale: Azure code, one model"
-    return changed(rows), f"Four H100, factor 2.0, five seeds. {of}. Counters: mean of a run."
+    said = "Four H100, factor 2.0, five seeds. Twelve models; BlitzScale: one. Counters: means."
+    return by_links(rows), said
+
+
+def by_links(rows: pd.DataFrame) -> list[list[str]]:
+    """Of each system its workloads, of each of them the links."""
+    lines = []
+    for (_, workload), each in rows.groupby(["system", "workload"], sort=False):
+        lines += [[name, title(str(workload)), *line] for name, *line in changed(each)]
+    return lines
 
 
 def changed(rows: pd.DataFrame) -> list[list[str]]:
