@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +14,6 @@ import psutil
 import pytest
 
 from harness.clock import WallLoop
-from harness.engine import node_agent
 from harness.engine.agent import AgentGone
 from harness.engine.far_victims import FarNode, FarProcesses
 from harness.errors import RunError, UsageError
@@ -121,11 +122,11 @@ def test_what_is_not_known_is_not_dead_and_has_not_stalled() -> None:
 def test_a_node_dies_with_its_agent(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     """On Ray it does so: `test_ray_cluster`."""
     killed: list[tuple[int, int]] = []
-    monkeypatch.setattr(node_agent.os, "kill", lambda *how: killed.append(how))
+    monkeypatch.setattr("os.kill", lambda *how: killed.append(how))
     node = FarNode(1, called)
     assert node.name == "host 1"
     assert node.alive
     node.kill()
-    assert killed == [(node_agent.os.getpid(), node_agent.signal.SIGKILL)]
+    assert killed == [(os.getpid(), signal.SIGKILL)]
     with pytest.raises(UsageError, match="host 1 cannot stall"):
         WallLoop().run(node.stall(1.0))
