@@ -139,7 +139,7 @@ def _figure(
     about_other = read_json(other.with_suffix(".json")) if other.is_file() else {}
     embed_pair = embedded.small if made else embed
     claims = [each for each in rows if each.claim.figure == name and each.claim.value is not None]
-    again_runs = [
+    again_runs: list[dict[str, Any]] = [
         run | {"files": [file for file in OF_RUN if (RUNS / run["folder"] / file).is_file()]}
         for run in runs_of(read_json(made.with_suffix(".json")) if made else {})
     ]

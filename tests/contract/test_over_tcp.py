@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from harness.elastic.fabric import Memory
+from harness.elastic.instance import ElasticInstance
 from harness.engine.clock_offset import ClockOffset
 from harness.running.testbed import finish, prefill
 from tests import elastic as beds
@@ -84,6 +86,7 @@ def test_a_nodes_nic_is_shared_by_all_who_use_it(source: str) -> None:
             host = made.cluster.hosts[0]
             assert await host.fetch(made.model.name, first)
             begin_s, halves = made.loop.now, (range(2), range(2, beds.DEPTH))
+            ways: list[tuple[ElasticInstance, range, Memory | ElasticInstance]]
             if source == "peers":
                 ways = [(third, halves[0], first), (third, halves[1], second)]
             else:

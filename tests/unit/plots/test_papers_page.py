@@ -13,6 +13,7 @@ import pytest
 from harness.claims.__main__ import ROOT
 from harness.claims.assess import judged
 from harness.claims.ledger import Paper, load
+from harness.claims.page import OTHER
 from harness.reproduce import report
 from harness.reproduce.holding import Row
 from plots import embedded, papers
@@ -205,7 +206,7 @@ def test_the_committed_report_is_of_the_committed_pictures_and_verdicts() -> Non
         folder = ROOT / "results/published" / paper
         for path in sorted(folder.glob("*.png")):
             told = re.findall(r'data-of="(\w+)"', of_figure(shown, path.stem))
-            other = folder / papers.page.OTHER / f"{path.stem}.csv"
+            other = folder / OTHER / f"{path.stem}.csv"
             drawn = [path, *([other] if other.is_file() else [])]
             assert told == [embedded.of(each) for each in drawn], f"{path.stem}: make papers"
     judged_as = pd.read_csv(ROOT / "results/claims/claims.csv")
