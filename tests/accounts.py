@@ -11,7 +11,6 @@ from harness.elastic.page_tables import PageTables
 from harness.elastic.staged_kv import StagedKv
 from harness.engine.block_tables import FIRST_BLOCK, BlockTables
 from harness.pooled.blocks import SlabPool
-from harness.pooled.slab import blocks_in
 
 
 @singledispatch
@@ -41,7 +40,7 @@ def _(pool: CachingPool) -> None:
 
 @audit.register
 def _(pool: SlabPool) -> None:
-    held = {request_id: blocks_in(runs) for request_id, runs in pool.runs.items()}
+    held = {r: sum(num_blocks for _, num_blocks in runs) for r, runs in pool.runs.items()}
     assert held == pool.held, (held, pool.held)
 
 

@@ -24,8 +24,8 @@ class SwappedKv:
     """A request's KV in a host cache. `ready` is set once its last byte has arrived (rule ②), or
     once it is `gone`: given up, or lost with the device that it was coming from."""
 
-    def __init__(self, host: Host, ready: Event) -> None:
-        self.host, self.ready, self.gone = host, ready, False
+    def __init__(self, host: Host, ready: Event, num_blocks: int) -> None:
+        self.host, self.ready, self.num_blocks, self.gone = host, ready, num_blocks, False
         self.runs: list[Run] = []
 
 

@@ -20,7 +20,7 @@ from harness.errors import InstanceLost, RunError
 from harness.pooled.blocks import SlabPool, device_shape, host_shape
 from harness.pooled.device import Device, KvCopy
 from harness.pooled.host import Host, SharedByPool, SwappedKv
-from harness.pooled.slab import Run, SlabAllocator, blocks_in
+from harness.pooled.slab import Run, SlabAllocator
 from harness.request import Request
 
 SAMPLE_S = 1.0
@@ -114,10 +114,11 @@ class PooledKv:
 
         From now on the request is not on this device, and any instance may `swap_in` it.
         """
-        ready = Event(self._loop)
-        runs = self.kv(request.model).detach(request)
-        assert runs, f"request {request.request_id} has no KV on {self.name}"
-        swapped = SwappedKv(self.host, ready)
+        ready, pool = Event(self._loop), self.kv(request.model)
+        num_blocks = pool.held.get(request.request_id, 0)
+        assert num_blocks, f"request {request.request_id} has no KV on {self.name}"
+        runs = pool.detach(request)
+        swapped = SwappedKv(self.host, ready, num_blocks)
         self._swapped[request.request_id] = self._leaving[request.request_id] = swapped
         copy = self._copy_out(request, runs, swapped, on_done)
         self._loop.start(copy, name=f"{self.name}: swap out")
@@ -127,7 +128,7 @@ class PooledKv:
         self, request: Request, runs: list[Run], swapped: SwappedKv, on_done: Callable[[], None]
     ) -> None:
         start_s, model, host = self._loop.now, request.model, self.host
-        num_blocks, shape = blocks_in(runs), self._host_shapes[model]
+        num_blocks, shape = swapped.num_blocks, self._host_shapes[model]
         room = self._claimed.pop(request.request_id, None)
         if room is None:
             room = await self._host_room(request, shape, num_blocks)
@@ -186,7 +187,7 @@ class PooledKv:
             return
         begun_s, model, host, there = self._loop.now, request.model, swapped.host, swapped.runs
         host.release_after(arrived, there)
-        num_blocks, here = blocks_in(there), self.kv(model).runs[request.request_id]
+        num_blocks, here = swapped.num_blocks, self.kv(model).runs[request.request_id]
         complete = await self._device.copy_in(KvCopy(model, host.node, num_blocks, here, there))
         if not complete:
             await self._notice(host)

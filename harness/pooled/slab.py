@@ -19,10 +19,6 @@ MAX_SLABS = 1_000_000  # the list of those that are free takes 8 MB
 Run = tuple[int, int]
 
 
-def blocks_in(runs: Iterable[Run]) -> int:
-    return sum([num_blocks for _, num_blocks in runs])
-
-
 def block_offsets(runs: Iterable[Run], block_bytes: int) -> list[int]:
     """The byte offset of each block, in order."""
     return [at + k * block_bytes for at, num_blocks in runs for k in range(num_blocks)]
