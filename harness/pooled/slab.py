@@ -133,7 +133,11 @@ class SlabAllocator:
                 pool.free[index] = _Slab(length, [run])
             else:
                 slab.num_free = length
-                slab.free.append(run)
+                last, size = slab.free[-1], pool.block_bytes
+                if last[0] + last[1] * size == at or at + run[1] * size == last[0]:  # its neighbour
+                    slab.free[-1] = (min(last[0], at), last[1] + run[1])
+                else:
+                    slab.free.append(run)
 
     def free_last(self, runs: list[Run], num_blocks: int) -> None:
         """Takes the last `num_blocks` blocks off `runs`, and gives them back."""

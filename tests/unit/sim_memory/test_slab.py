@@ -58,6 +58,15 @@ def test_blocks_side_by_side_are_a_run_which_can_be_cut() -> None:
     assert slabs.allocated_bytes() == 0
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_neighbours_that_come_back_one_after_the_other_are_one_run(order: tuple[int, int]) -> None:
+    slabs = SlabAllocator(100, slab_bytes=100)
+    held = [slabs.alloc(SMALL, 3) for _ in range(3)]
+    for index in order:
+        slabs.free(held[index])
+    assert slabs.alloc(SMALL, 6) == [(0, 6)]
+
+
 def test_without_room_nothing_changes() -> None:
     slabs = SlabAllocator(200, slab_bytes=100)
     slabs.alloc(LARGE, 3)
