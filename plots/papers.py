@@ -143,7 +143,7 @@ def _figure(
         run | {"files": [file for file in OF_RUN if (RUNS / run["folder"] / file).is_file()]}
         for run in runs_of(read_json(made.with_suffix(".json")) if made else {})
     ]
-    linked = {run["hash"]: run for run in again_runs if run["files"]}
+    linked = {str(run["hash"]): run for run in again_runs if run["files"]}
     return {
         "name": name,
         "said": embedded.description(path),
