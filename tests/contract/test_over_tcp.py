@@ -101,6 +101,29 @@ def test_a_nodes_nic_is_shared_by_all_who_use_it(source: str) -> None:
     assert took_s >= num_bytes / NIC
 
 
+@pytest.mark.parametrize("struck", [0, 1], ids=["the source", "the target"])
+def test_stalled_links_of_a_node_carry_nothing_meanwhile(struck: int) -> None:
+    """To the other node or from it; whoever books asks the node itself."""
+    stall_s = 0.6  # a load alone takes some 0.1 s
+    with private("torch", 2, on=beds.hardware(), paced=True, resident={1: range(0)}) as made:
+
+        async def story() -> tuple[float, bool]:
+            source, target = made.instances
+            stall = made.loop.spawn(
+                made.cluster.stall_links(made.instances[struck], stall_s), name="stall"
+            )
+            await made.loop.sleep(0.1)  # the node has been asked
+            begin_s = made.loop.now
+            assert await target.load(range(beds.DEPTH), source)
+            took_s = made.loop.now - begin_s
+            await made.loop.wait(stall.finished)
+            return took_s, bool(stall.result)
+
+        took_s, told = made.run(story())
+    assert told
+    assert took_s >= stall_s - 0.1
+
+
 def test_a_source_that_dies() -> None:
     deaths.test_a_source_that_dies_fails_the_load("torch")
 
