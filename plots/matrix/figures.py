@@ -192,7 +192,10 @@ def of_sensitivity(points: Points) -> pd.DataFrame:
     return of_runs(made).assign(change=[SPEEDS[point.overrides[LINKS]] for point in made])
 
 
-LINKED = ("matrix_links_many", "matrix_links_burst")
+LINKED = (
+    "matrix_links_many", "matrix_links_burst",
+    "matrix_links_many_others", "matrix_links_burst_others",
+)  # fmt: skip
 OF_LINKS = ["system", "workload", *CHANGED[1:]]
 
 

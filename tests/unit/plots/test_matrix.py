@@ -100,6 +100,25 @@ def test_the_page_has_the_base_rates_and_the_loads_of_the_tables() -> None:
         assert numbers == set(rows.rate), "all loads, and no other"
 
 
+def test_what_is_said_of_the_links_is_what_the_table_has() -> None:
+    rows, page = table("sensitivity"), " ".join(PAGE.split())
+    half = rows[rows.change == "links half as fast"]
+    share = (100 * half.groupby(["system", "workload"]).request.mean()).round().astype(int)
+    for workload, name in {"azure_conv_slow": "Azure conv.", "sharegpt_slow": "ShareGPT"}.items():
+        both = f"{share['aegaeon', workload]} against {share['serverlessllm', workload]} %"
+        assert f"{name} ({both})" in page
+    assert (share["aegaeon", "burstgpt_slow"], share["serverlessllm", "burstgpt_slow"]) == (57, 58)
+    moved = rows.groupby(["system", "workload", "seed"]).agg(
+        {"request": np.ptp, "ttft_p99_s": np.ptp}
+    )
+    assert moved.loc["blitzscale"].request.max() < 0.0035
+    assert moved.loc["blitzscale"].ttft_p99_s.max() < 0.055
+    mean = rows.groupby(["system", "workload", "change"]).request.mean().groupby(level=[0, 1])
+    assert 100 * (mean.max() - mean.min())["serverlessllm"].max() < 4.5
+    code = rows[rows.workload == "azure_code"].groupby(["system", "change"]).request.mean()
+    assert (code["aegaeon"] < code["serverlessllm"]).all()
+
+
 def test_the_answers_ties_are_those_of_the_tables() -> None:
     found = cells(table("burst"))
     places = dict.fromkeys(key[:2] for key in found)
