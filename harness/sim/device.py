@@ -58,9 +58,12 @@ class SimDevice:
 
     async def _answer(self) -> None:
         """Comes at the end of an operation: the dead give none."""
+        dead = False
         try:
             await self.died()
         except InstanceLost:
+            dead = True
+        if dead:  # behind the handler: mypyc's coroutines crash if closed within one
             await self._loop.wait(Event(self._loop))
 
     async def load(
