@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -164,7 +165,7 @@ def test_kv_that_breaks_off_is_computed_again_only_where_its_node_has_died(
     async def breaks_off(copy: KvCopy) -> bool:
         return False
 
-    monkeypatch.setattr(here._device, "copy_in", breaks_off)
+    monkeypatch.setattr(here, "_device", SimpleNamespace(copy_in=breaks_off))
 
     async def story() -> None:
         request = bench.request("narrow", prompt=60)
