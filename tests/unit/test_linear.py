@@ -24,9 +24,9 @@ LESS_GROWTH = {  # they had grown by 1.28: through all groups, which are few, an
 }  # fmt: skip
 MOST_LINES_A_LOOK = {"distserve": 140, "blitzscale": 280}  # they were 694 and 615
 MOST_LINES = {  # (requests at 0.8 of saturation, lines for each: a tenth more than were counted)
-    "vllm": (300, 3130), "llumnix": (300, 4330), "kunserve": (300, 4970),
-    "serverlessllm": (300, 1660), "aqua": (300, 11900), "distserve": (150, 4000),
-    "blitzscale": (150, 5300), "aegaeon": (300, 6140),
+    "vllm": (300, 2910), "llumnix": (300, 4020), "kunserve": (300, 4670),
+    "serverlessllm": (300, 1660), "aqua": (300, 10080), "distserve": (150, 3340),
+    "blitzscale": (150, 4480), "aegaeon": (300, 6140),
 }  # fmt: skip
 TWO_MODELS = {"serverlessllm": 1920, "aegaeon": 1200}  # requests: else each has a short queue
 SEATS = {"aqua": (480, 1920), "vllm_cfs": (480, 1920)}  # of 120 requests most have one
