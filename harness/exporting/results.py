@@ -217,13 +217,15 @@ def _inference_perf(records: Sequence[Mapping[str, Any]]) -> Result:
 def _set_chunks(row: dict[str, Any], times_s: npt.ArrayLike, tokens: int) -> None:
     """`times_s`: of each chunk. The last one has what is left of `tokens`; where there are fewer
     tokens than chunks, the last one has the last chunk's time. Raises ValueError where a token
-    comes before the sending, or before another, by more than float64 loses of a time of day."""
+    comes before the sending, the time that was scheduled, or another token, by more than float64
+    loses of a time of day."""
     at_s: list[float] = [_finite(each) for each in np.array(times_s, np.float64).tolist()]
     tokens, chunks = _count(tokens), len(at_s)
     if (np.diff(at_s) < 0).any() or (tokens and not chunks):
         raise ValueError(f"{tokens} tokens in {chunks} chunks, one after the other")
-    if at_s and row["sent_s"] is not None and at_s[0] < row["sent_s"] - LOST_S:
-        raise ValueError(f"a first token {row['sent_s'] - at_s[0]:.3g} s before its sending")
+    for name, what in (("sent_s", "its sending"), ("arrival_s", "it was due")):
+        if at_s and row[name] is not None and at_s[0] < row[name] - LOST_S:
+            raise ValueError(f"a first token {row[name] - at_s[0]:.3g} s before {what}")
     kept = min(tokens, chunks)
     at_s = [*at_s[: kept - 1], at_s[-1]] if kept else []
     row["chunk_tokens"] = [1] * (kept - 1) + [tokens - kept + 1] if kept else []

@@ -163,6 +163,10 @@ BENCHMARK = {"config": {"backend": {}}, "requests": {"successful": [{"info": 3}]
                      "input_lens": [1], "output_lens": [1]}).encode(), "no time"),
         (json.dumps({"ttfts": [-1.0], "itls": [[]], "start_times": [0.0], "errors": [""],
                      "input_lens": [1], "output_lens": [1]}).encode(), "1 s before its sending"),
+        (json.dumps([{"scheduled_time": 3.0, "start_time": 1.0, "info": {
+            "request_metrics": {"text": {"input_tokens": 1}},
+            "response_metrics": {"output_token_times": [2.0], "output_tokens": 1}}}]).encode(),
+         "1 s before it was due"),
         (json.dumps({"ttfts": [1e999], "itls": [[0.1]], "start_times": [0.0], "errors": [""],
                      "input_lens": [1], "output_lens": [2]}).encode(), "inf is no time"),
         (json.dumps({"ttfts": [1.0, 1.0], "itls": [[]], "start_times": [0.0], "errors": [""],
