@@ -29,7 +29,9 @@ MOST_LINES = {  # (requests at 0.8 of saturation, lines for each: a tenth more t
     "blitzscale": (150, 4480), "aegaeon": (300, 6140),
 }  # fmt: skip
 TWO_MODELS = {"serverlessllm": 1920, "aegaeon": 1200}  # requests: else each has a short queue
-SEATS = {"aqua": (480, 1920), "vllm_cfs": (480, 1920)}  # of 120 requests most have one
+SEATS = {  # requests: of 120 most have a seat, or with BlitzScale find links that nobody uses
+    "aqua": (480, 1920), "vllm_cfs": (480, 1920), "blitzscale": (480, 1920),
+}  # fmt: skip
 SMALL = ("workload.lengths.max_prompt_tokens=200", "workload.lengths.max_output_tokens=24")
 FEW_BLOCKS = {  # so that most requests wait
     "vllm": 60, "llumnix": 60, "kunserve": 60, "distserve": 60, "blitzscale": 60,

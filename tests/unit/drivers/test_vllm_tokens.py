@@ -45,8 +45,10 @@ class Replayed:
         experiment.placements = dedicated(experiment.models, HARDWARE)[:1]
         node = yaml.safe_load((CONF / "engine/vllm.yaml").read_text())
         with GoldenServer(lambda body: scripts[len(body["prompt"]) - SHORTEST]) as golden:
-            server = SimpleNamespace(name="vllm-0", url=golden.url.removesuffix("/v1"), pids=list,
-                                     watch=lambda told: None)  # fmt: skip
+            server = SimpleNamespace(
+                name="vllm-0", url=golden.url.removesuffix("/v1"), pids=list,
+                watch=lambda told: None, victim=lambda loop, expect: None,
+            )  # fmt: skip
             monkeypatch.setattr(vllm, "running", lambda *_: nullcontext([server]))
             monkeypatch.setattr(vllm, "_warm_up", lambda *_: None)
             monkeypatch.setattr(vllm, "_resolved", lambda *_: {})

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.clock import WallLoop
 from harness.engine import workers as live
 from harness.engine.clock_offset import ClockOffset
 from harness.engine.engine import about
@@ -24,7 +25,7 @@ def asked(run_dir: Path, *placements: Placement) -> Any:
     """An experiment of which only this is looked at."""
     return SimpleNamespace(
         models={"one": ONE, "two": TWO}, placements=placements, run_dir=run_dir, seed=0,
-        hardware=SimpleNamespace(devices_per_node=4),
+        hardware=SimpleNamespace(devices_per_node=4), loop=WallLoop(),
     )  # fmt: skip
 
 
