@@ -38,7 +38,7 @@ class Channel:
 
     def __init__(self, path: Path, loop: Loop) -> None:
         self.path = path
-        self.flow: Flow | None = None  # the message under way
+        self.flow: Flow | None = None  # the message under way, once its latency is over
         self._loop = loop
         self._busy = False
         self._waiting: list[tuple[tuple[int, int], Event]] = []
@@ -48,14 +48,14 @@ class Channel:
         """Whether a transfer would have to wait for its turn."""
         return self._busy or bool(self._waiting)
 
-    def enter(self) -> bool:
-        """Begins a turn at once, if nobody would have to wait for it."""
-        if self.taken:
-            return False
-        self._busy = True
-        return True
+    def take(self) -> bool:
+        """Begins a turn at once. False, and no change: `enter` waits for it."""
+        free = not self.taken
+        if free:
+            self._busy = True
+        return free
 
-    async def queue(self, rank: tuple[int, int]) -> None:
+    async def enter(self, rank: tuple[int, int]) -> None:
         """Returns when it is the turn of `rank`."""
         turn = Event(self._loop)
         heappush(self._waiting, (rank, turn))
@@ -64,7 +64,7 @@ class Channel:
             await self._loop.wait(turn)
 
     def leave(self) -> None:
-        """Ends a turn. Who comes next is decided by the next `queue` or `admit`."""
+        """Ends a turn. Who comes next is decided by the next `enter` or `admit`."""
         self._busy = False
 
     def admit(self) -> None:
@@ -108,27 +108,17 @@ class Network:
         assert num_bytes >= 1, num_bytes
         assert chunk_bytes is None or chunk_bytes >= 1, chunk_bytes
         channel = self.channel(src, dst, stream)
-        links = channel.path.links if pace is None else (*channel.path.links, pace)
         rank = (-priority, next(self._order))
         arrived = 0
         while arrived < num_bytes:
             size = min(chunk_bytes or num_bytes, num_bytes - arrived)
             if channel.flow is not None and channel.flow.priority < priority:
                 self.fluid.set_priority(channel.flow, priority)  # not slower than who waits for it
-            if not channel.enter():
-                await channel.queue(rank)
-            # The channel is this message's own until it has arrived, or was broken off.
-            whole = not any(stop.is_set for stop in stops)
-            if whole:
-                urgency, latency_s = channel.at_least(priority), channel.path.latency_s
-                channel.flow = flow = self.fluid.start(links, size, urgency, latency_s)
-                whole = await self.fluid.over(flow, stops)
-                if not whole:
-                    self.fluid.cut(flow, ceil(flow.sent_bytes(self._loop.now)))
-                    await self.fluid.over(flow)
-                channel.flow = None
+            if not channel.take():
+                await channel.enter(rank)
+            sent = await self._send(channel, size, priority, pace, stops)
             channel.leave()
-            if not whole:
+            if not sent:
                 break
             arrived += size
         channel.admit()
@@ -151,14 +141,16 @@ class Network:
         """
         channel = self.channel(src, dst, stream)
         rank = (0, next(self._order))
-        if not channel.enter():
-            await channel.queue(rank)
-        path = channel.path
-        channel.flow = flow = self.fluid.start(path.links, num_bytes, 0, path.latency_s)
-        if not await self.fluid.over(flow, (stop,)):
+        if not channel.take():
+            await channel.enter(rank)
+        if channel.path.latency_s > 0:
+            await self._loop.sleep(channel.path.latency_s)
+        channel.flow = flow = self.fluid.start(channel.path.links, num_bytes, 0)
+        await self._loop.wait(flow.done, stop)
+        if not flow.done.is_set:
             chunks = max(1, ceil(flow.sent_bytes(self._loop.now) / chunk_bytes))
             self.fluid.cut(flow, min(num_bytes, chunks * chunk_bytes))
-            await self.fluid.over(flow)
+            await self._loop.wait(flow.done)
         channel.flow = None
         channel.leave()
         channel.admit()
@@ -174,12 +166,37 @@ class Network:
         sizes = [ceil(for_s * link.bytes_per_s) for link in links]
         sent = zip(links, sizes, strict=True)
         for flow in [self.fluid.start((link,), size, STALL) for link, size in sent]:
-            await self.fluid.over(flow)
+            await self._loop.wait(flow.done)
         after = [self.fluid.carried_bytes(link) for link in links]
         return all(isclose(b - a, size) for a, b, size in zip(before, after, sizes, strict=True))
 
     def path(self, src: Place, dst: Place) -> Path:
         return self.channel(src, dst, "").path
+
+    async def _send(
+        self,
+        channel: Channel,
+        num_bytes: int,
+        priority: int,
+        pace: Link | None,
+        stops: tuple[Event, ...],
+    ) -> bool:
+        """One message: the channel is its own until it has arrived, or was broken off."""
+        if any(stop.is_set for stop in stops):
+            return False
+        if channel.path.latency_s > 0:
+            await self._loop.sleep(channel.path.latency_s)
+        urgency = channel.at_least(priority)
+        links = channel.path.links if pace is None else (*channel.path.links, pace)
+        channel.flow = self.fluid.start(links, num_bytes, urgency)
+        flow = channel.flow
+        await self._loop.wait(flow.done, *stops)
+        whole = flow.done.is_set
+        if not whole:
+            self.fluid.cut(flow, ceil(flow.sent_bytes(self._loop.now)))
+            await self._loop.wait(flow.done)
+        channel.flow = None
+        return whole
 
     def channel(self, src: Place, dst: Place, stream: str) -> Channel:
         """The turns of the transfers of `stream` from `src` to `dst`."""
