@@ -192,7 +192,8 @@ class Decoder:
                 self._turn = k
                 passed_over &= not await self._decode(turn)  # line 11
                 self._rotate(turn.batch)
-            if passed_over:
+            # A batch that is new has its turn in the next round.
+            if passed_over and {t.batch for t in self._turns}.issuperset(self.work_list):
                 await self._make_way()
 
     async def _decode(self, turn: Turn) -> bool:

@@ -113,7 +113,7 @@ class Consumer:
                 if stay:
                     self.swap.evict(lacking)
                 else:
-                    chosen, stay = self._turn.choose(order, fcfs=True), True
+                    chosen, stay = self._turn.stay(order), True
                 continue
             into = [self._requests[each] for each in moves.into]
             new = [request for request in into if self._prefixes.awaited_by(request)]

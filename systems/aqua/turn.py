@@ -37,14 +37,22 @@ class Turn:
         return fair_scheduler.due(since, self.chosen, order)
 
     def choose(self, order: ServiceOrder, *, fcfs: bool) -> Slice:
-        """Begins a slice. fcfs: who is on the device stays, as paged-out KV is in DRAM, or would
-        have no room."""
+        """Begins a slice. fcfs: paged-out KV is in DRAM (only the paper's variant uses it)."""
+        if self.artifact:
+            chosen = artifact_scheduler.choose(list(order.prompts.values()), self.limits)
+        else:
+            chosen = fair_scheduler.choose(order, fcfs=fcfs)
+        return self._begin(chosen)
+
+    def stay(self, order: ServiceOrder) -> Slice:
+        """Begins a slice in which who is on the device stays, as its KV would have no room."""
         if self.artifact:
             prompts = list(order.prompts.values())
-            choose = artifact_scheduler.in_order_of_arrival if fcfs else artifact_scheduler.choose
-            self.chosen = choose(prompts, self.limits)
-        else:
-            self.chosen = fair_scheduler.choose(order, fcfs=fcfs)
+            return self._begin(artifact_scheduler.in_order_of_arrival(prompts, self.limits))
+        return self._begin(fair_scheduler.choose(order, fcfs=True))
+
+    def _begin(self, chosen: Slice) -> Slice:
+        self.chosen = chosen
         if self.chosen.fair or not self.artifact:
             self.iterations = 0
         self.completed = self.prefilled = self.arrived = False
