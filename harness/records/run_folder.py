@@ -37,6 +37,7 @@ FILES = (
     "engine_metrics.png", "scaling.png", "report.html", NOISE_FLOOR,
 )  # fmt: skip
 LOGS = "logs"  # of an engine's processes
+HALF_SCORED = ""  # the config_hash of a run while `harness.running.scored_anew` is at it
 EARLIER = ".earlier"  # what `begin` found of these, until it is clear that this run takes its place
 
 
@@ -77,7 +78,7 @@ class RunFolder:
         if not complete or found.get("sources") != identity.sources:
             return None
         try:
-            return FinishedRun.load(self.path)
+            return FinishedRun.read(self.path)
         except UsageError as error:
             raise UsageError(f"{error}; again=true repeats the run") from error
 
@@ -223,7 +224,19 @@ class FinishedRun:
 
     @staticmethod
     def load(path: Path) -> FinishedRun:
-        """Raises UsageError unless `path` is the folder of a run that was completed."""
+        """Raises UsageError unless `path` is the folder of a run that was completed, and of which
+        all is of one SLO."""
+        found = FinishedRun.read(path)
+        if found.manifest["config_hash"] == HALF_SCORED:
+            raise UsageError(
+                f"{path} is not a complete run's folder: it is being scored for another SLO, or "
+                "that was killed; the run's command scores it"
+            )
+        return found
+
+    @staticmethod
+    def read(path: Path) -> FinishedRun:
+        """As `load`, also of a run that is half scored: its records are whole."""
         if (path / JOURNAL).is_file():
             raise UsageError(
                 f"{path} is not a complete run's folder: the run is under way, or was killed; "

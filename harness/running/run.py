@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from glob import escape
@@ -18,7 +18,6 @@ from rich.console import Console
 
 from harness.configuration.credentials import without_credentials
 from harness.errors import InvalidRun, UsageError
-from harness.files import make_folder
 from harness.records import certificate
 from harness.records.end_table import end_table
 from harness.records.folder_lock import locked
@@ -88,13 +87,20 @@ def obtain(
 ) -> Obtained:
     """The folder of the run. One that is complete there is not repeated, unless `again` is set,
     other sources made it, or it was live and INVALID; which of these it was is announced. One that
-    was scored under another SLO is scored anew. `wait`: for another process that runs into the
-    folder, see `locked`. Devices are always waited for."""
+    was scored under another SLO is scored anew; one that has to be served all the same leaves it
+    as it is. `wait`: for another process that runs into the folder, see `locked`. Devices are
+    always waited for."""
     check()
     identity = parts.identity()
-    folder = RunFolder(own_folder(identity, command))
-    with locked(folder.path, wait=wait):
-        held = folder.held(identity, again=parts.options.again)
+    own = RunFolder(own_folder(identity, command))
+    with ExitStack() as locks:
+        locks.enter_context(locked(own.path, wait=wait))
+        folder = own if command.named else RunFolder(scored_anew.place(own.path, identity))
+        if folder.path != own.path:
+            locks.enter_context(locked(folder.path, wait=wait))
+        of_this_slo = scored_anew.served_for(folder.path) == identity.config_hash
+        source = folder if parts.options.again or of_this_slo else own
+        held = source.held(identity, again=parts.options.again)
         if parts.options.again:
             invalid = invalid_before(folder.path, identity)
         else:
@@ -104,7 +110,7 @@ def obtain(
             path = scored(parts, held, identity, command, announce)
         else:
             path = folder.path
-            again = again or ("" if parts.options.again else of_other_sources(path, identity))
+            again = again or ("" if parts.options.again else of_other_sources(own.path, identity))
             if again:
                 announce(f"run again: {again}")
             devices = device_lock.devices_of(parts.engine, parts.config["engine"])
@@ -133,7 +139,6 @@ def scored(
             parts.draw(path)
         return path
     announce(f"scored for another SLO, and not served again: {held.path}")
-    make_folder(path)
     description = describe(parts, identity, command)
     with followed(parts, description, path):
         scored_anew.score(parts, path, description, held)
@@ -165,7 +170,8 @@ def of_other_sources(path: Path, identity: Identity) -> str:
     for each in sorted({path, *beside}, key=_ended_s, reverse=True):
         found = RunFolder(each).manifest()
         same_values = found.get("served_hash") == identity.served_hash
-        if same_values and found["status"] == "complete":
+        other = found.get("sources") != identity.sources  # else the score of a run that is gone
+        if same_values and other and found["status"] == "complete":
             return f"{each} is of other sources, {why_again(found.get('sources'))}"
     return ""
 

@@ -202,6 +202,18 @@ def test_a_sweep_over_slos_serves_one_run_and_has_a_row_for_each(tmp_path: Path)
     assert goodput[0] == 0 < goodput[1]
 
 
+def test_a_sweep_over_slos_that_serves_again_has_a_row_for_each(tmp_path: Path) -> None:
+    words = ("-m", "slo.ttft_s=1e-6,60", "again=true", f"hydra.sweep.dir={tmp_path}")
+    done = run_command(*SIM, *words)
+    assert done.returncode == 0, done.stderr
+    (rows_of_all,) = tmp_path.glob("sweep-*.csv")
+    with rows_of_all.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["slo.ttft_s"]) for row in rows] == [1e-6, 60]
+    goodput = [float(row["goodput_per_s"]) for row in rows]
+    assert goodput[0] == 0 < goodput[1]
+
+
 def test_repeats_are_runs_of_one_schedule_in_folders_of_their_own(tmp_path: Path) -> None:
     done = run_command(*NULL, "repeat=3", f"hydra.sweep.dir={tmp_path}")
     assert done.returncode == 0, done.stderr
