@@ -25,7 +25,8 @@ from harness.records.sources import changed, why_again
 
 LEAST = 3  # repeats
 TRIES = 3  # of a repeat that is INVALID
-OF = ("config_hash", "sources", "machine")  # what a floor is of: with another value there is none
+OF = ("served_hash", "sources", "machine")  # what a floor is of: with another value there is none
+OF_THE_SLO = {metric.name for metric in METRICS if metric.of_the_slo}
 SHOWN = {
     "tracking": "none", "progress": "false", "figure": "null", "again": "true", "strict": "false",
 }  # fmt: skip
@@ -83,7 +84,7 @@ def _write(
     measures = [measured(each, slo_of(each.summary)) for each in repeats]
     values = {metric.name: [metric.value(run) for run in measures] for metric in METRICS}
     made = {
-        **{name: repeats[0].manifest.get(name) for name in OF},
+        **{name: repeats[0].manifest.get(name) for name in (*OF, "config_hash")},
         "repeats": [str(each.path) for each in repeats],
         "invalid": invalid,
         "values": values,
@@ -98,14 +99,17 @@ def _write(
 def floor(runs: Sequence[FinishedRun]) -> dict[str, float] | None:
     """{metric: by how much two repeats differ at most, in 95 of 100 cases}, the largest of the
     floors that were measured of `runs` as they are now, on the one machine that they ran on; None:
-    of none of them, or they ran on several."""
+    of none of them, or they ran on several. A floor that was measured under another SLO has none of
+    the metrics that the SLO judges."""
     if len({machine(run.manifest) for run in runs} - {None}) > 1:
         return None
     found: dict[str, float] = {}
     for made, now in _measured(runs):
         if all(made.get(name) == now.get(name) for name in OF):
+            other_slo = made.get("config_hash") != now["config_hash"]
             for name, reach in made["difference"].items():
-                found[name] = max(reach, found.get(name, 0.0))
+                if not (other_slo and name in OF_THE_SLO):
+                    found[name] = max(reach, found.get(name, 0.0))
     return found or None
 
 
@@ -130,10 +134,15 @@ def drifting(values: Mapping[str, Sequence[float]]) -> str:
 
 
 def _measured(runs: Sequence[FinishedRun]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The floor of each run that has one, and the run's manifest."""
+    """The floors of each run, and the run's manifest. A run that was scored anew has that of the
+    run it was scored from, too."""
     for run in runs:
-        if (path := run.path / NOISE_FLOOR).is_file():
-            yield read_json(path), run.manifest
+        folders = [run.path]
+        if (name := run.manifest.get("scored_from")) is not None:
+            folders.append(run.path.with_name(name))
+        for folder in folders:
+            if (path := folder / NOISE_FLOOR).is_file():
+                yield read_json(path), run.manifest
 
 
 def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:

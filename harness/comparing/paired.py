@@ -50,6 +50,10 @@ class Metric:
     higher_is_better: bool = False
     min_requests: int = 2
 
+    @property
+    def of_the_slo(self) -> bool:
+        return self.of in ("good", "on_time", "good_per_s")
+
     def value(self, run: Mapping[str, Floats]) -> float:
         """The metric of one run, of which `measured` gave `run`."""
         values = run[self.of]

@@ -198,12 +198,31 @@ def test_a_live_difference_must_exceed_what_repeats_differ_by(
     if reach_s is not None:
         machine = FinishedRun.load(first).manifest["machine"]
         other: dict[str, dict[str, Any]] = {
-            "of another run": {"config_hash": "another"},
+            "of another run": {"served_hash": "another"},
             "elsewhere": {"machine": machine | {"cpu": "another"}},
             "edited": {"sources": {"harness/clock.py": "another"}},
         }
         write_floor(first, reach_s, **other.get(of, {}))
     assert verdicts(capsys, first, second)["TTFT mean"] == expected
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_run_scored_anew_keeps_its_floor_but_for_what_the_slo_judges(
+    *, beside: bool, tmp_path: Path
+) -> None:
+    live = run(tmp_path / "a", 0.5, engine="torch")
+    manifest = FinishedRun.load(live).manifest
+    made = {name: manifest[name] for name in (*noise_floor.OF, "config_hash")}
+    judged = {"TTFT mean": 0.1, "SLO, requests": 0.0, "SLO, tokens": 0.0, "goodput/s": 0.0}
+    (live / NOISE_FLOOR).write_text(json.dumps(made | {"difference": judged}))
+    assert noise_floor.floor([FinishedRun.load(live)]) == judged
+    scored = live
+    if beside:
+        scored = run(tmp_path / "a-slo-b", 0.5, engine="torch", scored_from="a")
+    manifest["config_hash"] = "of another SLO"
+    manifest |= {"scored_from": "a"} if beside else {}
+    (scored / "manifest.json").write_text(json.dumps(manifest))
+    assert noise_floor.floor([FinishedRun.load(scored)]) == {"TTFT mean": 0.1}
 
 
 def test_a_floor_is_measured_by_repeating_the_runs_own_command(
@@ -232,6 +251,8 @@ def test_a_floor_is_measured_by_repeating_the_runs_own_command(
     assert made["difference"]["TTFT mean"] == pytest.approx(3.182 * (10 / 3) ** 0.5 * 0.01, 1e-3)
     assert drift in made["drift"]
     assert "SLO" not in made["drift"], "all repeats have the same"
+    manifest = FinishedRun.load(live).manifest
+    assert all(made[name] == manifest[name] for name in ("served_hash", "config_hash"))
     assert verdicts(capsys, live, other)["TTFT mean"] == "better"
 
 
