@@ -223,7 +223,9 @@ def not_yet_there(arguments: Sequence[str]) -> list[Path]:
     """What Hydra will make beside our code: folders, innermost first, and its record of a sweep,
     which the runs' own configurations make superfluous."""
     named = [
-        a.split("=", 1)[1] for a in arguments if a.startswith((RUN_DIR, SWEEP_DIR, "runs_dir="))
+        sweep_points.named_folder(word)
+        for word in arguments
+        if word.startswith((RUN_DIR, SWEEP_DIR, "runs_dir="))
     ]
     paths = [Path(name).absolute() for name in [*named, "results/runs"]]
     made = [path for p in paths for path in [p / "multirun.yaml", p, *p.parents]]

@@ -22,6 +22,7 @@ from harness.records.interval import interval
 from harness.records.run_folder import NOISE_FLOOR, FinishedRun
 from harness.records.slo import slo_of
 from harness.records.sources import changed, why_again
+from harness.running.sweep_points import run_dir_word
 
 LEAST = 3  # repeats
 TRIES = 3  # of a repeat that is INVALID
@@ -148,7 +149,7 @@ def _measured(runs: Sequence[FinishedRun]) -> Iterator[tuple[dict[str, Any], dic
 def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
     kept = [o for o in run.manifest["overrides"] if key(o) not in ("hydra", *SHOWN)]
     words = [*kept, *(f"{name}={value}" for name, value in SHOWN.items())]
-    command = [sys.executable, "-m", "harness", *words, f"hydra.run.dir={folder}"]
+    command = [sys.executable, "-m", "harness", *words, run_dir_word(folder)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RunError(f"a repeat failed: {(ended.stderr.splitlines() or [''])[-1]}")

@@ -14,7 +14,7 @@ in capacity.json and capacity.png in FOLDER.
 
 Values are tried one after another on this host. --launcher NAME has one of Hydra's launchers try
 --jobs of them at a time, evenly between the two that bound the answer; its keys are
-hydra.launcher.KEY=VALUE.
+hydra.launcher.KEY=VALUE. Live runs of one host wait there for one another.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from harness.records.run_table import captions
 from harness.running import interrupts
 
 TERM = re.compile(r"\s*([^\s<>]+)\s*(<=|>=|<|>)\s*([-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?)\s*")
+SIMULATED = "engine=sim"  # live runs would wait for one another, or load one endpoint together
 RANGE = re.compile(r"([\w./@]+)=([^.]\S*?)\.\.(\S+)")
 Probing = Callable[[float, str], Probe]  # at a value of the key, with the word that sets it
 Try = Callable[[Sequence[float]], list[Probe]]  # at each of these values
@@ -187,12 +188,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about.add_argument("--within", type=float, default=0.02, metavar="SHARE", help=exact)
     where = "where the runs are; default: results/runs/capacity-KEY-HASH"
     about.add_argument("--folder", type=Path, metavar="DIR", help=where)
-    add_launcher(about)
-    jobs = "values that the launcher tries at a time (2)"
+    add_launcher(about, "all runs, also live ones")
+    jobs = f"values that the launcher tries at a time (2 with {SIMULATED}, else 1)"
     about.add_argument("--jobs", type=int, metavar="N", help=jobs)
     given = about.parse_intermixed_args(arguments)
     require(given.launcher or given.jobs is None, f"--jobs {given.jobs} goes with --launcher NAME")
-    at_a_time = (2 if given.launcher else 1) if given.jobs is None else given.jobs
+    together = given.launcher and SIMULATED in given.overrides
+    at_a_time = (2 if together else 1) if given.jobs is None else given.jobs
     require(at_a_time >= 1, f"--jobs {given.jobs} must be at least 1")
     interrupts.listen()
     span, terms = span_of(given.span, given.within), terms_of(given.condition)

@@ -238,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     seeds = "only the runs of the first N seeds"
     about.add_argument("--seeds", type=int, metavar="N", help=seeds)
-    add_launcher(about)
+    add_launcher(about, "simulated runs")
     jobs = "runs at a time (%(default)s)"
     about.add_argument("--jobs", type=int, default=os.cpu_count(), help=jobs)
     about.add_argument("--again", action="store_true", help="repeat complete runs")

@@ -1,4 +1,4 @@
-"""Simulated runs of figures on one of Hydra's launchers: joblib, submitit_slurm, ray, and others.
+"""Runs of figures and searches on one of Hydra's launchers, as joblib, submitit_slurm or ray.
 
 The runs are dealt to a few tasks, so that a short run does not pay for a process or a place in a
 queue of its own. A task makes its runs one after another. Every host sees the checkout, at the same
@@ -103,9 +103,9 @@ class Launched(Executor):
                     future.set_result(outcome)
 
 
-def add_launcher(about: ArgumentParser) -> None:
-    """The option --launcher."""
-    what = "one of Hydra's launchers makes simulated runs, e.g. joblib, submitit_slurm, ray"
+def add_launcher(about: ArgumentParser, runs: str) -> None:
+    """The option --launcher. `runs`: which it makes."""
+    what = f"one of Hydra's launchers makes {runs}, e.g. joblib, submitit_slurm, ray"
     about.add_argument("--launcher", metavar="NAME", help=what)
 
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import RunError
+from harness.errors import RunError, UsageError
 from harness.records.run_folder import FinishedRun
 from harness.running import interrupts
+from harness.running.sweep_points import run_dir_word
 
 OPERATORS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 
@@ -44,16 +45,19 @@ def run_probe(
     terms: Sequence[Term], words: Sequence[str], folder: Path, cwd: Path, value: float, word: str
 ) -> Probe:
     """Runs `python -m harness` with `word`, which sets the key to `value`, unless that is complete
-    in `folder`. `cwd`: where the command was given, for relative paths among `words`."""
+    in `folder`. `cwd`: where the command was given, for relative paths among `words`. Raises
+    UsageError where the run's folder cannot be had, which says nothing of the value."""
     interrupts.check()
     run = folder / word.partition("=")[2]
-    command = [sys.executable, "-m", "harness", *words, word, f"hydra.run.dir={run}"]
+    command = [sys.executable, "-m", "harness", *words, word, run_dir_word(run)]
     command.append("progress=false")
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
     if done.returncode:
         said = done.stderr.rpartition("error: ")[2].strip()
         if done.returncode != 2:
             raise RunError(f"{word}: {said or f'exit status {done.returncode}'}")
+        if (cwd / run).exists():  # a value that is refused leaves no folder
+            raise UsageError(f"{word}: {said}")
         return Probe(value, None, False, run, said)
     finished = FinishedRun.load(run)
     if finished.invalid:

@@ -24,6 +24,7 @@ from harness.errors import RunError, UsageError
 from harness.fidelity.play import middle_per_s
 from harness.records.run_folder import FinishedRun
 from harness.records.token_log import TokenLog
+from harness.running.sweep_points import run_dir_word
 
 # Rows that calibration never sees: it serves synthetic lengths. Nor did those who chose the form of
 # the cost model, the engine's warm-up or the calibration, who had others. But two terms were tried
@@ -111,7 +112,7 @@ def run(point: ServedPoint, run_dir: Path, engine: str, extra: Sequence[str] = (
     """The point served by `engine`, its files in `run_dir`. RunError with its words if it broke."""
     command = [sys.executable, "-m", "harness", *point.overrides(), f"engine={engine}", *extra]
     done = subprocess.run(
-        [*command, f"hydra.run.dir={run_dir}"], capture_output=True, text=True, check=False
+        [*command, run_dir_word(run_dir)], capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RunError(f"{' '.join(command)} failed: {done.stderr.strip()}")

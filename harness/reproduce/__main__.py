@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     of_world = "torch, vllm: live versions alone (%(default)s)"
     about.add_argument("--world", choices=WORLDS, default="sim", help=of_world)
     about.add_argument("--hardware", metavar="NAME", help="live versions alone, on this profile")
-    add_launcher(about)
+    add_launcher(about, "simulated runs")
     chosen = about.parse_intermixed_args(arguments)
     if chosen.jobs < 1:
         raise UsageError(f"--jobs {chosen.jobs} must be at least 1")

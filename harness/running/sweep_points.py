@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
 
 from harness.configuration.credentials import without_credentials
 from harness.files import write_text
@@ -32,8 +34,26 @@ def mark(run_dir: Path, overrides: Sequence[str]) -> None:
 
 def sweep_dir_word(folder: str) -> str:
     """The override that puts a sweep's points into `folder`, from any working directory."""
-    path = os.path.abspath(folder).replace("\\", "\\\\").replace("'", "\\'")
-    return f"hydra.sweep.dir='{path}'"
+    return _word("hydra.sweep.dir", os.path.abspath(folder))
+
+
+def run_dir_word(folder: Path) -> str:
+    """The override that puts a run's files into `folder`."""
+    return _word("hydra.run.dir", str(folder))
+
+
+def _word(key: str, path: str) -> str:
+    """Quoted: Hydra's grammar gives blanks, commas, parentheses and others a meaning."""
+    return f"{key}={QuotedString(path, Quote.single).with_quotes()}"
+
+
+def named_folder(word: str) -> str:
+    """What `word`, an override that names a folder, says without its quotes. Raises HydraException
+    where it is no override."""
+    key_and, _, text = word.partition("=")
+    if not text.startswith(("'", '"')):
+        return text
+    return str(OverridesParser.create().parse_override(f"{key_and}={text}").value())
 
 
 def note_failure(folder: Path, status: int) -> None:

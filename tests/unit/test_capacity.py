@@ -23,6 +23,7 @@ from harness.experiments.capacity import (
 )
 from harness.experiments.compose import ROOT
 from harness.experiments.probes import Probe, Term, run_probe
+from harness.records.folder_lock import locked
 
 
 def probes_of(holds: Callable[[float], bool], refused_below: float = 0.0) -> Try:
@@ -42,6 +43,7 @@ def hydra_as_it_was() -> Iterator[None]:
     GlobalHydra.instance().clear()
 
 
+ODD = "a (b), c=d 'e' {f}"  # what Hydra gives a meaning, in a folder's name
 WHOLE = Span("n", 1, 64, True, 0.02)
 
 
@@ -175,11 +177,11 @@ def test_a_launcher_makes_the_same_runs_from_where_the_command_is_given(
         "workload.num_requests=2..9", "until", "num_completed<5", "+system=vllm",
         "+workload=burstgpt", "engine=sim", "tracking=none", "figure=null",
     ]  # fmt: skip
-    assert main([*command, "--launcher", "basic", "--jobs", "3", "--folder", "runs"]) == 0
+    assert main([*command, "--launcher", "basic", "--jobs", "3", "--folder", ODD]) == 0
     assert "num_completed<5 holds up to workload.num_requests=4" in capsys.readouterr().out
     made = {path.parent for path in tmp_path.rglob("summary.json")}
-    assert made == {tmp_path / "runs" / number for number in ("2", "3", "4", "5", "7", "9")}
-    assert (tmp_path / "runs" / "capacity.png").is_file()
+    assert made == {tmp_path / ODD / number for number in ("2", "3", "4", "5", "7", "9")}
+    assert (tmp_path / ODD / "capacity.png").is_file()
 
 
 def test_a_launchers_words_are_no_part_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,6 +200,50 @@ def test_a_launchers_words_are_no_part_of_the_search(monkeypatch: pytest.MonkeyP
     command = ["seed=1..2", "until", "a<1", "+system=vllm"]
     assert main(command) == main([*command, "--launcher", "basic"]) == 130
     assert folders[0] == folders[1]
+
+
+def test_live_runs_are_tried_one_after_another_also_on_a_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def searched(span: Span, tried: Try, at_a_time: int) -> list[Probe]:
+        asked.append(at_a_time)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.experiments.capacity.search", searched)
+    command = ["seed=1..2", "until", "a<1", "+system=vllm"]
+    on = ["--launcher", "basic"]
+    for words in ([], on, ["engine=sim"], ["engine=sim", *on], [*on, "--jobs", "3"]):
+        main([*command, *words])
+    assert asked == [1, 1, 1, 2, 3]
+
+
+SIMULATED = (
+    "+system=vllm", "+workload=burstgpt", "workload.num_requests=8", "engine=sim", "tracking=none",
+    "figure=null",
+)  # fmt: skip
+
+
+def probed(folder: Path, word: str) -> Probe:
+    terms = terms_of("num_completed>0")
+    return run_probe(terms, SIMULATED, folder, Path.cwd(), float(word.partition("=")[2]), word)
+
+
+def test_a_value_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    probe = probed(tmp_path / ODD, "system.max_num_seqs=-1")
+    assert probe.metrics is None
+    assert "max_num_seqs=-1" in probe.refused
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_that_cannot_be_had_says_nothing_of_the_value(tmp_path: Path) -> None:
+    with locked(tmp_path / "1", wait=False), pytest.raises(UsageError, match=r"seed=1: .* in use"):
+        probed(tmp_path, "seed=1")
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "notes.txt").touch()
+    with pytest.raises(UsageError, match=r"seed=2: .*files that are not a run's"):
+        probed(tmp_path, "seed=2")
 
 
 def test_a_word_that_no_run_takes_is_told(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from harness.__main__ import known_objective
 from harness.errors import UsageError
@@ -43,6 +44,19 @@ def test_a_failure_in_another_process_reaches_the_one_that_began_the_sweep(tmp_p
     sweep_points.collect_failures(tmp_path, "one")
     assert sweep_points.failed == [3, 3]
     assert len(list(tmp_path.iterdir())) == 1  # what the other sweep's points noted
+
+
+@pytest.mark.parametrize("name", ["run", "a (b), c=d", 'it\'s "{e}"', "a\\b\\"])
+def test_a_folder_of_any_name_is_what_hydra_reads(name: str, tmp_path: Path) -> None:
+    parser = OverridesParser.create()
+    words = (
+        sweep_points.run_dir_word(tmp_path / name),
+        sweep_points.sweep_dir_word(f"{tmp_path / name}"),
+    )
+    for word in words:
+        assert parser.parse_override(word).value() == str(tmp_path / name)
+        assert sweep_points.named_folder(word) == str(tmp_path / name)
+    assert sweep_points.named_folder(f"runs_dir={name}") == name
 
 
 def test_a_sweep_without_failures_has_none_and_leaves_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from harness.comparing import noise_floor
 from harness.comparing.__main__ import main
@@ -225,18 +226,25 @@ def test_a_run_scored_anew_keeps_its_floor_but_for_what_the_slo_judges(
     assert noise_floor.floor([FinishedRun.load(scored)]) == {"TTFT mean": 0.1}
 
 
+def folder_of(command: list[str]) -> Path:
+    """As Hydra reads the last word."""
+    found = OverridesParser.create().parse_override(command[-1])
+    assert found.key_or_group == "hydra.run.dir"
+    return Path(str(found.value()))
+
+
 def test_a_floor_is_measured_by_repeating_the_runs_own_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command's own values are kept, what is only shown is not; the floor then counts."""
     overrides = ["+system=a", "seed=0", "data.dir=/data", "figure=null", "hydra.run.dir=x"]
-    live = run(tmp_path / "a", 0.5, engine="torch", overrides=overrides)
+    live = run(tmp_path / "a (b), c", 0.5, engine="torch", overrides=overrides)
     other = run(tmp_path / "b", 0.3, system="b", engine="torch")
     asked: list[list[str]] = []
 
     def repeat(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         asked.append(command[3:])
-        folder = Path(command[-1].removeprefix("hydra.run.dir="))
+        folder = folder_of(command)
         run(folder, 0.5 + 0.01 * len(asked), engine="torch")
         return subprocess.CompletedProcess(command, 0, "", "")
 
@@ -279,7 +287,7 @@ def test_an_invalid_repeat_is_run_again_and_left_out_if_it_stays_so(
 
     def repeat(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         assert "strict=true" not in command
-        folder = Path(command[-1].removeprefix("hydra.run.dir="))
+        folder = folder_of(command)
         asked.append(int(folder.name))
         run(folder, 0.5, engine="torch")
         if (int(folder.name), asked.count(int(folder.name))) in invalid:
@@ -321,7 +329,7 @@ def test_a_repeat_that_fails_or_is_another_run_is_told(
     made: dict[str, Any] = {}
 
     def another(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        folder = Path(command[-1].removeprefix("hydra.run.dir="))
+        folder = folder_of(command)
         run(folder, 0.5, engine="torch", **made)
         return subprocess.CompletedProcess(command, 0, "", "")
 
