@@ -13,13 +13,14 @@ from contextlib import suppress
 import psutil
 
 from harness.clock import Loop
+from harness.device.victim import Victim
 
 POLL_S = 0.005
 STOPS_WITHIN_S = 1.0  # a process in an uninterruptible call stops at its end
 DEAD = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
-class Processes:
+class Processes(Victim):
     """`find`: the ids of the instance's processes, asked for when a fault strikes: a restart brings
     others. `expect`: what is to be told that a fault is planned. Linux."""
 

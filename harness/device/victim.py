@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from harness.clock import Loop
+
 
 class Victim(Protocol):
     """What a fault strikes. Most victims need nothing of `expect` and `release`."""
@@ -16,7 +18,12 @@ class Victim(Protocol):
         return
 
     @property
-    def alive(self) -> bool: ...
+    def alive(self) -> bool:
+        """May wait for another host: for when the run is over."""
+
+    async def lives(self, loop: Loop) -> bool:
+        """The same while a run lasts: the loop goes on."""
+        return self.alive
 
     def kill(self) -> None:
         """It dies now, as by SIGKILL; `alive` is false soon after."""

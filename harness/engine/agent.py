@@ -29,21 +29,27 @@ class Agent(Protocol):
 
 async def answer_of(loop: WallLoop, question: Callable[[], T]) -> T | None:
     """What `question` returns, which waits for it in a thread beside the loop; None: it raised
-    RunError."""
-    ended, found = Event(loop), None
+    RunError. What else it raises is raised here."""
+    ended = Event(loop)
+    found: T | None = None
+    failed: Exception | None = None
 
-    def end(answer: T | None) -> None:
-        nonlocal found
-        found = answer
+    def end(answer: T | None, error: Exception | None) -> None:
+        nonlocal found, failed
+        found, failed = answer, error
         ended.set()
 
     def ask() -> None:
         try:
-            answer = question()
+            outcome: tuple[T | None, Exception | None] = question(), None
         except RunError:
-            answer = None
-        loop.post(end, answer)
+            outcome = None, None
+        except Exception as error:
+            outcome = None, error
+        loop.post(end, *outcome)
 
     threading.Thread(target=ask, name="question", daemon=True).start()
     await loop.wait(ended)
+    if failed is not None:
+        raise failed
     return found

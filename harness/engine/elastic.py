@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from harness.clock import Event, WallLoop
+from harness.configuration.checks import require
 from harness.device.base import Arriving, BaseInstance, Grown
 from harness.device.location import Location, dram, hbm, ssd
 from harness.device.topology import Topology
@@ -74,6 +75,10 @@ class TorchElastic:
         self._workers, self._config, self._experiment = workers, config, experiment
         self._loop, self._book = loop, workers.book
         one_host, paced = workers.launcher.one_host, config.elastic.paced
+        leaf, node = experiment.hardware.devices_per_leaf, experiment.hardware.devices_per_node
+        shared = f"devices_per_leaf={leaf} is above devices_per_node={node}: paced links of a leaf"
+        booked = one_host or not paced or leaf is None or leaf <= node
+        require(booked, f"hardware.{shared} switch that nodes share need engine.cluster=local")
         links = LinkTable(Topology(experiment.hardware), self._places(), paced, one_host)
         self._files = self._node_files()
         workers.launcher.open(self._files)

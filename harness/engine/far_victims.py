@@ -33,8 +33,13 @@ class FarProcesses(Victim):
     def alive(self) -> bool:
         """Where its agent does not answer in time, nothing is known: it counts as alive, and so a
         kill as one that did not strike."""
-        pids = [*self._find()] if self._killed is None else self._killed
-        return _answers(self._agent, "alive", pids)
+        return _answers(self._agent, "alive", self._pids())
+
+    async def lives(self, loop: Loop) -> bool:
+        return await _answers_beside(loop, self._agent, "alive", self._pids())
+
+    def _pids(self) -> list[int]:
+        return [*self._find()] if self._killed is None else self._killed
 
     def kill(self) -> None:
         self._killed = [*self._find()]
@@ -65,6 +70,9 @@ class FarNode(Victim):
     def alive(self) -> bool:
         return _answers(self._agent, "about")
 
+    async def lives(self, loop: Loop) -> bool:
+        return await _answers_beside(loop, self._agent, "about")
+
     def kill(self) -> None:
         self._agent.tell("die")
 
@@ -79,3 +87,8 @@ def _answers(agent: Agent, method: str, *arguments: object) -> bool:
         return False
     except RunError:
         return True
+
+
+async def _answers_beside(loop: Loop, agent: Agent, method: str, *arguments: object) -> bool:
+    assert isinstance(loop, WallLoop), "it is real time on nodes"
+    return bool(await answer_of(loop, partial(_answers, agent, method, *arguments)))

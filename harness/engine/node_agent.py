@@ -200,7 +200,11 @@ class NodeAgent(Host):
             victim.release()
 
     def die(self) -> None:
-        """As by SIGKILL, with all that was started here: a fault on purpose."""
+        """As by SIGKILL, with all that was started here: a fault on purpose. The kernel ends
+        workers; a command would have time to end what it started in order."""
+        shells = [each for each in [*self._processes.values()] if isinstance(each, Shell)]
+        living = [each.pid for each in shells if each.poll() is None]
+        self._victim(WallLoop(), living).kill()
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _victim(self, loop: WallLoop, pids: Sequence[int]) -> Processes:

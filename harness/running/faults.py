@@ -242,8 +242,9 @@ class Strike:
 
     async def run(self) -> None:
         await self._time()
+        alive = await self.victim.lives(self._loop)
         self._since_s = self._loop.now
-        if not self.victim.alive:
+        if not alive:
             self._why_not = "it was dead before"
             self._tell(struck=False)
         elif isinstance(self.fault, Stall):

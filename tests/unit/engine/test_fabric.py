@@ -6,6 +6,8 @@ import re
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import permutations
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,10 +15,12 @@ from harness.clock import WallLoop
 from harness.device.location import dram, hbm, ssd
 from harness.device.topology import Topology
 from harness.engine.bookings import Bookings
+from harness.engine.elastic import TorchElastic
 from harness.engine.fabric import LinkTable, TorchFabric
 from harness.engine.host import memory_file
 from harness.engine.node_files import OpenFile
 from harness.engine.paced_links import PacedLinks
+from harness.errors import UsageError
 from tests.elastic import hardware
 
 
@@ -44,6 +48,16 @@ def test_stalled_links_are_taken_until_the_stall_is_over_and_others_are_not() ->
         other_s, arrives_s, struck = loop.run(main())
     assert struck
     assert arrives_s >= 0.2 > other_s
+
+
+def test_paced_links_of_a_leaf_switch_that_hosts_share_are_refused() -> None:
+    """Each host would book them for itself."""
+    machine = replace(hardware(), num_devices=4, devices_per_node=1, devices_per_leaf=2)
+    workers: Any = SimpleNamespace(launcher=SimpleNamespace(one_host=False), book=None)
+    config: Any = SimpleNamespace(elastic=SimpleNamespace(paced=True))
+    experiment: Any = SimpleNamespace(loop=WallLoop(), hardware=machine)
+    with pytest.raises(UsageError, match="devices_per_leaf=2 is above devices_per_node=1"):
+        TorchElastic(workers, config, experiment)
 
 
 @pytest.mark.parametrize("one_host", [True, False])

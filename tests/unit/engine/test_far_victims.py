@@ -6,17 +6,22 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from harness.clock import WallLoop
-from harness.engine.agent import AgentGone
+from harness.engine.agent import AgentGone, answer_of
 from harness.engine.far_victims import FarNode, FarProcesses
 from harness.errors import RunError, UsageError
+from harness.records.record import Recorder
+from harness.running.faults import Kill, Strike
 from tests.agents import Called
 
 SPINS = "import time\nprint(1, flush=True)\nwhile time.monotonic(): pass"
@@ -117,6 +122,77 @@ def test_what_is_not_known_is_not_dead_and_has_not_stalled() -> None:
         one.kill()
         assert one.alive == alive
         assert loop.run(one.stall(0.1)) is False
+
+
+class Slow(Silent):
+    """Answers once the loop has gone on."""
+
+    def __init__(self) -> None:
+        self.went_on = threading.Event()
+        self.told: list[str] = []
+
+    def ask(self, method: str, *arguments: Any, timeout_s: float = 0.0) -> bool:
+        return self.went_on.wait(5.0)
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        self.told.append(method)
+
+
+@pytest.mark.parametrize("of", ["processes", "node"])
+def test_the_run_goes_on_while_an_agent_is_asked_before_a_strike(of: str) -> None:
+    loop, agent, recorder = WallLoop(), Slow(), Recorder([])
+    one = FarProcesses("one", loop, agent, lambda: [1], lambda: None)
+    victim = one if of == "processes" else FarNode(1, agent)
+    strike = Strike(Kill(instance=0, at_s=0.0), victim, loop, recorder)
+
+    async def main() -> None:
+        task = loop.spawn(strike.run(), name="strike")
+        await loop.sleep(0.05)
+        agent.went_on.set()
+        await loop.wait(task.finished)
+
+    loop.run(main())
+    assert agent.told == ["strike" if of == "processes" else "die"]
+    assert not recorder.events, "it was found alive"
+
+
+def test_what_a_question_raises_is_raised_where_its_answer_is_waited_for() -> None:
+    def question() -> int:
+        raise KeyError("no such worker")
+
+    loop = WallLoop()
+    with pytest.raises(KeyError, match="no such worker"):
+        loop.run(answer_of(loop, question))
+
+
+def test_a_nodes_servers_die_before_its_agent(
+    called: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their supervisor would end them in order."""
+    struck: list[int] = []
+    kill = os.kill
+
+    def noted(pid: int, number: int) -> None:
+        struck.append(pid)
+        if pid != os.getpid():
+            kill(pid, number)
+
+    agent = called.agent
+    program = "import subprocess, sys; subprocess.Popen(['sleep', '60']); sys.stdin.read()"
+    pid = agent.supervise([sys.executable, "-c", program], {}, tmp_path / "log")
+    try:
+        for _ in range(1000):
+            if below := [*agent._victim(WallLoop(), [pid])._find()]:
+                break
+            time.sleep(0.01)
+        monkeypatch.setattr("os.kill", noted)
+        agent.die()
+        assert struck == [*below, os.getpid()]
+    finally:
+        monkeypatch.undo()
+        agent.kill(pid)
+        agent.end(pid)
+        agent.wait(pid, 10.0)
 
 
 def test_a_node_dies_with_its_agent(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
