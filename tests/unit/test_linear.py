@@ -26,7 +26,7 @@ MOST_LINES_A_LOOK = {"distserve": 140, "blitzscale": 280}  # they were 694 and 6
 MOST_LINES = {  # (requests at 0.8 of saturation, lines for each: a tenth more than were counted)
     "vllm": (300, 2910), "llumnix": (300, 4020), "kunserve": (300, 4670),
     "serverlessllm": (300, 1660), "aqua": (300, 10080), "distserve": (150, 3340),
-    "blitzscale": (150, 4480), "aegaeon": (300, 6140),
+    "blitzscale": (150, 4480), "aegaeon": (300, 7270),
 }  # fmt: skip
 TWO_MODELS = {"serverlessllm": 1920, "aegaeon": 1200}  # requests: else each has a short queue
 SEATS = {  # requests: of 120 most have a seat, or with BlitzScale find links that nobody uses
