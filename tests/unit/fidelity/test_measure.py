@@ -12,6 +12,7 @@ from rich.console import Console
 
 from harness.errors import RunError
 from harness.fidelity import __main__ as fidelity
+from harness.fidelity import parity_runs
 from harness.fidelity.arguments import parity_parser
 from harness.fidelity.parity import LATENCIES, RATES
 from harness.fidelity.parity_runs import LoadPoint
@@ -69,7 +70,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any
         seen["time_scale"].append(time_scale)
         return run(2.0 if late(point, folder.parent) else 1.1 * time_scale)
 
-    monkeypatch.setattr(fidelity, "calibrate", profiled)
+    monkeypatch.setattr(parity_runs, "calibrate", profiled)
     monkeypatch.setattr(fidelity, "capacity_per_s", knee)
     monkeypatch.setattr(fidelity, "serve", serve)
     monkeypatch.setattr(fidelity, "simulate", simulate)
@@ -136,7 +137,7 @@ def test_a_run_whose_speed_cannot_be_told_is_simulated_as_calibrated_alone(
 def test_a_failed_calibration_ends_it(
     monkeypatch: pytest.MonkeyPatch, asked: dict[str, list[Any]]
 ) -> None:
-    monkeypatch.setattr(fidelity, "calibrate", lambda words: 1)
+    monkeypatch.setattr(parity_runs, "calibrate", lambda words: 1)
     with pytest.raises(RunError, match="calibration failed"):
         fidelity.measure(parity_parser().parse_args(WORDS), Console(quiet=True))
     assert not asked["points"]
