@@ -98,18 +98,19 @@ class Host:
         """Whether `reserve` would not have to wait."""
         return not self._waiting and self.slabs.room(shape) >= num_blocks
 
-    async def reserve(self, shape: KvShape, num_blocks: int) -> list[Run]:
-        """Free blocks, none of which a transfer touches (rule ③); waits for room, first come first
-        served.
-
-        Raises OutOfMemory where the cache could not hold them even if it were empty.
-        """
+    def check_size(self, shape: KvShape, num_blocks: int) -> None:
+        """Raises OutOfMemory where the cache could not hold so many even if it were empty."""
         if num_blocks > self.slabs.capacity_blocks(shape):
             raise OutOfMemory(
                 f"the KV cache in the memory of node {self.node} holds "
                 f"{self.slabs.capacity_blocks(shape)} blocks of {shape.block_bytes} bytes, and a "
                 f"request needs {num_blocks}: raise engine.pool.host_kv_bytes"
             )
+
+    async def reserve(self, shape: KvShape, num_blocks: int) -> list[Run]:
+        """Free blocks, none of which a transfer touches (rule ③); waits for room, first come first
+        served. Raises OutOfMemory as `check_size`."""
+        self.check_size(shape, num_blocks)
         if self.has_room(shape, num_blocks):
             return self.slabs.alloc(shape, num_blocks)
         turn = Event(self._loop)

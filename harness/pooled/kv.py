@@ -77,11 +77,13 @@ class PooledKv:
 
     def claim(self, requests: Sequence[Request]) -> bool:
         """Takes room in the node's host cache for the KV that all of `requests` have here, whoever
-        else waits for room; `swap_out` uses it. False: there is too little, and none is taken."""
+        else waits for room; `swap_out` uses it. False: there is too little, and none is taken.
+        Raises OutOfMemory where one of them could not lie there even alone."""
         taken = dict[int, list[Run]]()
         for request in requests:
             shape, num_blocks = self._host_need(request)
             if num_blocks > self.host.slabs.room(shape):
+                self.host.check_size(shape, num_blocks)
                 for runs in taken.values():
                     self.host.slabs.free(runs)
                 if self._refused is None:

@@ -26,7 +26,7 @@ def swept(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], 
     return ended, len(list(folder.rglob("summary.json")))
 
 
-@pytest.mark.parametrize(
+each_launcher = pytest.mark.parametrize(
     ("module", "name", "words"),
     [
         ("hydra_joblib_launcher", "joblib", ("hydra.launcher.n_jobs=2",)),
@@ -34,6 +34,9 @@ def swept(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], 
         ("hydra_ray_launcher", "ray", ALONE),
     ],
 )
+
+
+@each_launcher
 def test_a_bad_point_leaves_the_others_and_the_status_is_2(
     module: str, name: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -44,14 +47,7 @@ def test_a_bad_point_leaves_the_others_and_the_status_is_2(
     assert num_complete == 2
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "words"),
-    [
-        ("hydra_joblib_launcher", "joblib", ("hydra.launcher.n_jobs=2",)),
-        ("hydra_submitit_launcher", "submitit_local", ()),
-        ("hydra_ray_launcher", "ray", ALONE),
-    ],
-)
+@each_launcher
 def test_a_search_is_the_same_on_a_launcher(
     module: str, name: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
