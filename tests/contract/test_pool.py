@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.device.memory import OutOfMemory
 from harness.request import Batch
 from tests.accounts import audit
 from tests.contract.pool_actors import MODELS, Actors
@@ -259,6 +260,18 @@ def test_room_in_the_host_cache_is_claimed_for_all_or_for_nobody(bench: PoolBenc
     bench.run(story)
     first_wait, second_wait = bench.events("host_full")[-2:]
     assert first_wait["end_s"] <= second_wait["start_s"] < second_wait["end_s"]
+
+
+def test_a_claim_that_no_empty_host_cache_could_meet_is_told(bench: PoolBench) -> None:
+    first, large = bench.pool[0], bench.request("narrow", 4 * 16 * HOST_SLABS + 1)
+
+    async def story() -> None:
+        await bench.prefill(first, large)
+        with pytest.raises(OutOfMemory, match=r"raise engine\.pool\.host_kv_bytes"):
+            first.claim([large])
+        first.evict(large)
+
+    bench.run(story)
 
 
 def test_requests_arrive_one_by_one_in_the_order_asked_for(bench: PoolBench) -> None:
