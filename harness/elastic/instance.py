@@ -187,12 +187,14 @@ class ElasticInstance:
             await self._compact()
         self._loading.update(wanted)
         start_s, complete = self._loop.now, False
+        lost: InstanceLost | None = None
         try:
             complete = not wanted or await self._bring(wanted, source, on_layer, stop)
-        except InstanceLost:
-            await self._end_load(wanted, taken, start_s, source.name)
-            raise
+        except InstanceLost as error:  # compiled code must not wait within `except`
+            lost = error
         await self._end_load(wanted, taken, start_s, source.name)
+        if lost is not None:
+            raise lost
         return complete
 
     async def _end_load(

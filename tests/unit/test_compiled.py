@@ -53,6 +53,20 @@ def imports_of(path: Path) -> set[str]:
     return found | {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
 
 
+def test_no_compiled_coroutine_waits_within_an_except() -> None:
+    """mypyc's coroutines crash Python where they are closed while they wait there."""
+    waits = [
+        f"{path}:{each.lineno}"
+        for of in GROUPS.values()
+        for path in of
+        for handler in ast.walk(ast.parse((compiled.PROJECT / path).read_text()))
+        if isinstance(handler, ast.ExceptHandler)
+        for each in ast.walk(handler)
+        if isinstance(each, ast.Await | ast.AsyncFor | ast.AsyncWith)
+    ]
+    assert waits == []
+
+
 def test_a_wheel_is_built_with_all_that_types_are_taken_from() -> None:
     """Else mypyc finds an import that it does not know, and a wheel is Python alone."""
     left, seen, others = (
