@@ -165,7 +165,7 @@ def page(made: Sequence[dict[str, Any]]) -> str:
         ran = f"{first['hardware']['num_devices']} x {first['hardware']['device']}"
         where = f"SIMULATED, {ran}" if first["simulated"] else f"{first['engine']}, live, {ran}"
         floor = each["noise_floor"]
-        repeats = f"; noise floor of {len(floor['repeats'])} repeats" if floor else ""
+        repeats = f"; noise floor of the run and {len(floor['repeats'])} repeats" if floor else ""
         revision = (first["git"] or {}).get("revision", "unknown")[:12]
         said = f"{where}; {first['machine']['cpu']}; revision {revision}{repeats}."
         lines += [f"## {each['title']}", "", answer(each["rows"]), "", said, ""]
