@@ -21,21 +21,18 @@ from workloads import compose, describe
 
 @ends_in_order
 def main(arguments: list[str]) -> int:
-    top = parser()
-    args, rest = top.parse_known_args(arguments)  # overrides may come after an option
-    if any(text.startswith("-") for text in rest) or (rest and args.command == "list"):
-        top.error(f"unknown arguments: {' '.join(rest)}")
+    args = parser().parse_args(arguments)
     handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     if args.command == "list":
         list_workloads()
         return 0
-    if args.command == "schedule" and args.out.suffix != ".parquet":
-        raise UsageError(f"{args.out} must end in .parquet")
-    target = args.plot if args.command == "describe" else args.out
-    if target is not None and not target.parent.is_dir():
-        raise UsageError(f"{target.parent} is not a directory")
-    config = compose.composed(args.name, [*args.overrides, *rest])
+    if args.command == "schedule":
+        if args.out.suffix != ".parquet":
+            raise UsageError(f"{args.out} must end in .parquet")
+        if not args.out.parent.is_dir():
+            raise UsageError(f"{args.out.parent} is not a directory")
+    config = compose.composed(args.name, args.overrides)
     try:
         schedule = compose.workload(config).schedule()
         if args.command == "schedule":
@@ -43,8 +40,6 @@ def main(arguments: list[str]) -> int:
             print(f"{args.out}: {len(schedule)} requests, sha256 {schedule.sha256()}")
             return 0
         describe.print_table(args.name, schedule, Console())
-        if args.plot is not None:
-            describe.save_plot(args.name, schedule, args.plot)
     except OSError as error:
         raise RunError(str(error)) from error
     return 0
@@ -60,8 +55,6 @@ def parser() -> ArgumentParser:
     write = commands.add_parser("schedule", help=about)
     for command in (show, write):
         command.add_argument("name", metavar="NAME", help="a workload of the list")
-    picture = "also draw arrivals and lengths"
-    show.add_argument("--plot", type=Path, metavar="FILE.png", help=picture)
     write.add_argument("out", type=Path, metavar="OUT.parquet", help="the file to write")
     for command in (show, write):
         key = "e.g. workload.num_requests=100"

@@ -1,21 +1,18 @@
-"""What a schedule looks like: numbers, a table and a plot of its rate over time."""
+"""What a schedule looks like: numbers, in a table, and its rate over time as a line of blocks."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 from math import nan
-from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.files import replaced
 from harness.schedule import Schedule, shown
-from workloads.trace import Floats, Ints
+from workloads.trace import Ints
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PLOT_COLUMNS = 60
@@ -97,39 +94,13 @@ def describe_models(models: list[str]) -> str:
     return f"{len(ranked)}: {', '.join(shares)}{rest}"
 
 
-def rates(schedule: Schedule, num_bins: int) -> tuple[Floats, Floats]:
-    """Edges in seconds (num_bins + 1) and requests per second between them."""
-    end_s = max(float(schedule.arrival_s[-1]), 1e-3)
-    counts, edges_s = np.histogram(schedule.arrival_s, num_bins, (0.0, end_s))
-    return edges_s, counts / np.diff(edges_s)
-
-
 def terminal_plot(schedule: Schedule) -> str:
-    edges_s, rate_per_s = rates(schedule, PLOT_COLUMNS)
+    end_s = max(float(schedule.arrival_s[-1]), 1e-3)
+    counts, edges_s = np.histogram(schedule.arrival_s, PLOT_COLUMNS, (0.0, end_s))
+    rate_per_s = counts / np.diff(edges_s)
     level = np.ceil(rate_per_s / rate_per_s.max() * (len(BLOCKS) - 1)).astype(int)
     bars = "".join(BLOCKS[i] for i in level)
     return (
         f"rate  {bars}  peak {rate_per_s.max():.3g} req/s in {edges_s[1]:.3g} s\n"
         f"      0 s{f'{edges_s[-1]:,.0f} s':>{PLOT_COLUMNS - 3}}"
     )
-
-
-def save_plot(name: str, schedule: Schedule, path: Path) -> None:
-    """Rate over time, and both length distributions; the title says what is no recording."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    top, bottom = figure.subplots(2, 1)
-    edges_s, rate_per_s = rates(schedule, 300)
-    top.stairs(rate_per_s, edges_s, fill=True)
-    top.set(xlabel="time (s)", ylabel="requests/s", ylim=(0, None), xlim=(0, edges_s[-1]))
-    for label in ("prompt_tokens", "output_tokens"):
-        tokens = np.sort(getattr(schedule, label))
-        bottom.plot(tokens, np.arange(1, len(tokens) + 1) / len(tokens), label=label[:6])
-    bottom.set(xscale="log", xlabel="tokens", ylabel="share of requests", ylim=(0, 1))
-    bottom.legend()
-    kinds = shown(schedule.provenance.synthetic)
-    kind = f" ({kinds})" if kinds else ""
-    steps = "; ".join(schedule.provenance.steps) or "as recorded"
-    figure.suptitle(f"{name}{kind}: {len(schedule):,} requests")
-    top.set_title(steps, fontsize="small", wrap=True)
-    with replaced(path) as temporary:
-        figure.savefig(temporary, dpi=150)
