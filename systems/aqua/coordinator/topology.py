@@ -5,22 +5,21 @@ It is static: AQUA-PLACER matches producers and consumers before models start (s
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from harness.configuration.config import typed
 from harness.errors import UsageError
+from harness.files import read_json
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Device:
     node: int
     memory_bytes: int
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Topology:
     """Devices by name, and pairs of devices.
 
@@ -28,8 +27,8 @@ class Topology:
     each device is in one pair at most: one producer to one consumer (section 5).
     """
 
-    devices: Mapping[str, Device]
-    pairs: Mapping[str, str]  # {consumer: producer}
+    devices: dict[str, Device]
+    pairs: dict[str, str]  # {consumer: producer}
 
     def __post_init__(self) -> None:
         for name, device in self.devices.items():
@@ -61,25 +60,4 @@ def read_topology(path: Path) -> Topology:
 
     Raises UsageError for any other content.
     """
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"topology {path} cannot be read: {error}") from error
-    if not isinstance(content, dict) or set(content) != {"devices", "pairs"}:
-        raise UsageError(f"topology {path}: valid keys: devices, pairs")
-    devices, pairs = content["devices"], content["pairs"]
-    if not isinstance(devices, dict) or not isinstance(pairs, dict):
-        raise UsageError(f"topology {path}: devices and pairs are objects by device name")
-    for consumer, producer in pairs.items():
-        if not isinstance(producer, str):
-            raise UsageError(f"the producer of {consumer} is {producer!r}; valid: a device's name")
-    return Topology({name: _device(name, each) for name, each in devices.items()}, pairs)
-
-
-def _device(name: str, values: Any) -> Device:
-    if not isinstance(values, dict) or set(values) != {"node", "memory_bytes"}:
-        raise UsageError(f"device {name}: valid keys: node, memory_bytes")
-    for key, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise UsageError(f"device {name}: {key}={value!r}; valid: a whole number, at least 0")
-    return Device(**values)
+    return typed(read_json(path), Topology, f"topology {path}")

@@ -6,7 +6,7 @@ AQUA-LIB starts with it, and the placer takes R_m from it. A profile is a JSON f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from harness.configuration.checks import at_least, one_of
 from harness.configuration.config import typed
 from harness.errors import UsageError
-from harness.files import write_text
+from harness.files import read_json, write_text
 from systems.aqua.profiler.plateau import Plateau
 from systems.aqua.profiler.stable_rate import StableRate
 
@@ -149,10 +149,4 @@ def write_profile(path: Path, profile: MemoryProfile) -> None:
 
 def read_profile(path: Path) -> MemoryProfile:
     """Raises UsageError if the file is no profile; the message says what is wrong."""
-    try:
-        content: Any = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"profile {path} cannot be read: {error}") from error
-    if not isinstance(content, Mapping):
-        raise UsageError(f"profile {path} is no JSON object")
-    return typed(content, MemoryProfile, f"profile {path}")
+    return typed(read_json(path), MemoryProfile, f"profile {path}")

@@ -194,12 +194,13 @@ def test_it_listens_on_loopback_alone_has_its_state_file_alone_and_ends_when_tol
 @pytest.mark.parametrize(
     ("topology", "more", "reason"),
     [
-        ("{", [], "cannot be read"),
-        ("[]", [], "valid keys: devices, pairs"),
-        ({"devices": {"gpu0": {"node": 0}}, "pairs": {}}, [], "valid keys: node, memory_bytes"),
+        ("{", [], "is damaged"),
+        ("[]", [], "holds no JSON object"),
+        ({"devices": {"gpu0": {"node": 0}}, "pairs": {}}, [], "gpu0.memory_bytes is missing"),
+        ({"devices": {}, "pairs": {}, "links": {}}, [], "valid keys: devices, pairs"),
         (
-            {"devices": {"gpu0": {"node": 0, "memory_bytes": "80"}}, "pairs": {}}, [],
-            "memory_bytes='80'; valid: a whole number",
+            {"devices": {"gpu0": {"node": 0, "memory_bytes": "80 GB"}}, "pairs": {}}, [],
+            "devices.gpu0.memory_bytes: Value '80 GB'",
         ),
         ({"devices": {}, "pairs": {"gpu0": "gpu1"}}, [], "place 'gpu0' of a pair is unknown"),
         (TOPOLOGY, ["--port", "70000"], "port 70000; valid: 0 (any) to 65535"),

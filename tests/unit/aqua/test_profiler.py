@@ -200,10 +200,10 @@ def test_a_file_that_is_not_there_or_half_written_is_refused(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="cannot be read"):
         read_profile(tmp_path / "none.json")
     (tmp_path / "half.json").write_text('{"model": ')
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="is damaged"):
         read_profile(tmp_path / "half.json")
     (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(UsageError, match="is no JSON object"):
+    with pytest.raises(UsageError, match="holds no JSON object"):
         read_profile(tmp_path / "list.json")
 
 
