@@ -90,10 +90,7 @@ def read_table(path: Path, names: Sequence[str], numbers: Sequence[str]) -> pd.D
     """The CSV file, whose columns `names` must be there, and `numbers` and be numbers."""
     if not path.is_file():
         raise UsageError(f"the measured profiles are missing: {path} (set HARNESS_DATA_DIR)")
-    table = read_csv(path)
-    absent = [name for name in (*names, *numbers) if name not in table]
-    if absent:
-        raise UsageError(f"{path} lacks the columns {', '.join(absent)}")
+    table = read_csv(path, needed=(*names, *numbers))
     for name in numbers:
         if not pd.api.types.is_numeric_dtype(table[name]):
             raise UsageError(f"{path}: the column {name} holds what is no number")

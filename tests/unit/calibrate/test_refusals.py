@@ -82,7 +82,7 @@ ROW = "llama2_7b,A100,1,16,1,0.01,0.01"
     [
         ("", "is not a CSV file: No columns"),
         ('"', "is not a CSV file"),
-        ("a,b\n1,2\n", "lacks the columns model, device, tp, input_len, batch, p50_prefill_s"),
+        ("a,b\n1,2\n", "lacks model, device, tp, input_len, batch, p50_prefill_s"),
         (f"{LINE}\n{ROW}\n", "has no column clean of True and False"),
         (f"{LINE},clean\n{ROW},yes\n", "has no column clean of True and False"),
         (f"{LINE},clean\n{ROW},False\n", "has no clean rows"),
