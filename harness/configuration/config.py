@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from math import isfinite
 from typing import Any, TypeVar
 
@@ -99,6 +99,8 @@ def explain(error: Exception, schema: type) -> str:
     if "is not Optional" in first:
         return f"{key} is null: give it a value"
     if "not in" in first:
-        valid = ", ".join(field.name for field in fields(schema))
+        within: Any = getattr(error, "object_type", None)  # of a key that lies deeper
+        keys = fields(within if is_dataclass(within) else schema)
+        valid = ", ".join(field.name for field in keys)
         return f"unknown key {key!r}; valid keys: {valid}"
     return f"{key}: {first}" if key and key not in first else first

@@ -198,6 +198,7 @@ def test_it_listens_on_loopback_alone_has_its_state_file_alone_and_ends_when_tol
         ("[]", [], "holds no JSON object"),
         ({"devices": {"gpu0": {"node": 0}}, "pairs": {}}, [], "gpu0.memory_bytes is missing"),
         ({"devices": {}, "pairs": {}, "links": {}}, [], "valid keys: devices, pairs"),
+        ({"devices": {"gpu0": {"gpu": 0}}, "pairs": {}}, [], "valid keys: node, memory_bytes"),
         (
             {"devices": {"gpu0": {"node": 0, "memory_bytes": "80 GB"}}, "pairs": {}}, [],
             "devices.gpu0.memory_bytes: Value '80 GB'",
