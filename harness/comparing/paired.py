@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from harness.records.interval import CONFIDENCE, interval
 from harness.records.percentiles import min_samples
 from harness.records.run_folder import FinishedRun
 from harness.records.slo import Slo
-from harness.records.token_log import Floats, TokenLog
+from harness.records.token_log import Floats, Ints
 from harness.records.uncertainty import SEED, block_length
 
 Statistic = Callable[[Floats], Any]  # a float, or numpy's
@@ -55,9 +56,9 @@ class Metric:
         return self.of in ("good", "on_time", "good_per_s")
 
     def value(self, run: Mapping[str, Floats]) -> float:
-        """The metric of one run, of which `measured` gave `run`."""
-        values = run[self.of]
-        return float(self.statistic(values[np.isfinite(values)]))
+        """The metric of one run, of which `measured` gave `run`; nan: no request has it."""
+        values = run[self.of][np.isfinite(run[self.of])]
+        return float(self.statistic(values)) if len(values) else nan
 
 
 METRICS = (
@@ -97,16 +98,17 @@ class Difference:
 def measured(run: FinishedRun, slo: Slo) -> dict[str, Floats]:
     """The values that METRICS are of. Per request, in the schedule's order: nan where there is
     none, e.g. the TPOT of a request that failed."""
-    log = TokenLog.from_table(run.requests)
-    attained = Attained.of(log, slo, times_known=run.times_known)
+    log, known = run.log, run.times_known
+    attained = Attained.of(log, slo, times_known=known)
     good = attained.good.astype(np.float64)
-    share_s = log.duration_s / len(log) or np.nan  # the mean over requests is then the run's rate
+    share_s = log.duration_s / len(log) or nan  # the mean over requests is then the run's rate
+    on_time = _as_means(attained.on_time_tokens, attained.asked_tokens)
     return {
         "ttft_s": log.ttft_s,
         "tpot_s": log.tpot_s,
         "e2e_s": log.e2e_s,
         "good": good,
-        "on_time": attained.on_time_tokens / attained.asked_tokens,
+        "on_time": on_time if known else np.full(len(log), nan),
         "good_per_s": good / share_s,
         "tokens_per_s": log.num_tokens / share_s,
     }
@@ -165,6 +167,14 @@ def resampled(pairs: Sequence[tuple[Floats, Floats]], statistic: Statistic) -> t
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(found, (tail, 1 - tail))
     return float(low), float(high)
+
+
+def _as_means(parts: Ints, wholes: Ints) -> Floats:
+    """Values of requests whose mean is sum(parts) / sum(wholes). Each is off that by what its
+    request adds to the ratio, so that resamples of the mean vary as those of the ratio do."""
+    ratio = parts.sum() / wholes.sum()
+    found: Floats = ratio + (parts - ratio * wholes) / wholes.mean()
+    return found
 
 
 def _in_both(first: Floats, second: Floats) -> tuple[Floats, Floats]:

@@ -26,6 +26,7 @@ from harness.records.folder_lock import LOCK, FolderError
 from harness.records.journal import JOURNAL
 from harness.records.run_shape import check_events, check_requests, read_part
 from harness.records.sources import Identity
+from harness.records.token_log import TokenLog
 from harness.schedule import Schedule
 
 NOISE_FLOOR = "noise_floor.json"  # of `harness.comparing`: how far repeats of the run differ
@@ -193,6 +194,12 @@ class FinishedRun:
     def times_known(self) -> bool:
         """Whether the times of single tokens are; some servers tell no more than counts."""
         return self.summary["slo_attainment"]["token"] is not None
+
+    @property
+    def log(self) -> TokenLog:
+        """What summary.json is of: an answer that was allowed to end early asked for no more."""
+        log, answers = TokenLog.from_table(self.requests), self.summary.get("answers", {})
+        return log.as_ended() if answers.get("num_early") else log
 
     def number(self, name: str) -> float:
         """A number of summary.json by its dotted name. Raises UsageError where there is none."""

@@ -41,6 +41,7 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
             "nodes": [{"cpu": str, "cores": int}],
         },
         "machine": {"cpu": str, "num_cores": (int, NOTHING), "gpus": [{"name": str}]},
+        "certificate": (dict, NOTHING),
         "status": str, "started_utc": str, "ended_utc": str,
     },
     "summary.json": {
@@ -49,6 +50,7 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
         "slo": {"name": str, "ttft_s": NUMBER, "tbt_s": NUMBER, "goodput": str},
         **NUMBERS,
         "models": {"*": {"num_requests": int, **NUMBERS}},
+        "answers": {"num_early": (int, NOTHING)},
         "intervals_95": {"*": (dict, list, NOTHING)}, "errors": dict,
         "verdict": {"status": str, "reasons": [str]},
     },

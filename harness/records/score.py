@@ -34,7 +34,6 @@ from harness.records.run_folder import FinishedRun
 from harness.records.run_table import numbers_table, share
 from harness.records.slo import Slo
 from harness.records.smoothness import qoe_of_requests
-from harness.records.token_log import TokenLog
 
 OF_SLO = re.compile(r"\+{0,2}slo[=.]")
 
@@ -42,7 +41,7 @@ OF_SLO = re.compile(r"\+{0,2}slo[=.]")
 def scored(run: FinishedRun, slo: Slo) -> dict[str, Any]:
     """One row: attainment by the three definitions; None as in summary.json, where the times of
     single tokens are not known."""
-    log, known = TokenLog.from_table(run.requests), run.times_known
+    log, known = run.log, run.times_known
     slo.require_models(log.models)
     attained = Attained.of(log, slo, times_known=known)
     return {

@@ -29,7 +29,6 @@ from harness.records.run_folder import FILES, FinishedRun
 from harness.records.slo import slo_of
 from harness.records.smoothness import fluidity_indices, qoe_of_requests
 from harness.records.sources import Identity
-from harness.records.token_log import TokenLog
 
 MODES = ("auto", "online", "offline")
 # Of the manifest, in W&B's config: what runs are filtered by there.
@@ -238,7 +237,7 @@ def _log_requests(run: Any, finished: FinishedRun) -> None:
     each second the latencies' means, and the share within the SLO."""
     import wandb
 
-    log, slo = TokenLog.from_table(finished.requests), slo_of(finished.summary)
+    log, slo = finished.log, slo_of(finished.summary)
     good = good_requests(log, slo, times_known=finished.times_known)
     latencies_s = {"ttft_s": log.ttft_s, "tpot_s": log.tpot_s, "e2e_s": log.e2e_s}
     columns = {"time_s": np.floor(log.arrival_s), **latencies_s, "within_slo": good.astype(float)}

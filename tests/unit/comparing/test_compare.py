@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 import plots.compare
 from harness.comparing.__main__ import _signed, main
 from harness.comparing.arms import arms, pairs
-from harness.comparing.paired import differences, measured, resampled
+from harness.comparing.paired import METRICS, differences, measured, resampled
 from harness.errors import UsageError
 from harness.records.run_folder import FinishedRun
 from harness.records.uncertainty import block_length
 from plots.style import figure
 from tests.unit.comparing.written import REQUESTS, names, run, service, verdicts
-from tests.unit.metrics.service import absolute, write_run
+from tests.unit.metrics.service import Service, absolute, write_run
 
 
 def test_a_lower_ttft_is_better_and_a_higher_one_is_worse(
@@ -55,6 +55,34 @@ def test_rates_are_the_summaries_and_one_simulated_pair_does_not_judge_them(
         of_runs = [each[key] for each in summaries]
         assert rows[name]["value_of_reference"] == pytest.approx(np.mean(of_runs[:2]))
         assert rows[name]["value_of_other"] == pytest.approx(np.mean(of_runs[2:]))
+
+
+def test_shares_are_the_summaries_though_answers_are_of_unequal_length(tmp_path: Path) -> None:
+    """A late answer of 30 tokens counts as thirty of one token do."""
+    made = Service(*((float(i), 30 if i % 2 else 1) for i in range(40)))
+    for i, request in enumerate(made.requests):
+        first_s = i + (3.0 if i % 2 else 0.1)
+        made.complete(i, *(first_s + 0.05 * k for k in range(request.output_tokens)))
+    found = FinishedRun.load(write_run(tmp_path / "run", made))
+    values = measured(found, absolute())
+    (tokens,) = (each for each in METRICS if each.name == "SLO, tokens")
+    assert found.summary["slo_attainment"]["token"] == pytest.approx(20 / 620)
+    assert tokens.value(values) == pytest.approx(20 / 620)
+    (requests,) = (each for each in METRICS if each.name == "SLO, requests")
+    assert requests.value(values) == found.summary["slo_attainment"]["request"] == 0.5
+    whole = values | {"on_time": np.ones(40)}
+    (row,) = (each for each in differences([values], [whole]) if each.metric is tokens)
+    assert row.low < row.difference == pytest.approx(600 / 620)
+
+
+def test_without_the_times_of_tokens_their_attainment_is_not_compared(tmp_path: Path) -> None:
+    runs = [FinishedRun.load(run(tmp_path / name, 0.5)) for name in ("a", "b")]
+    for each in runs:
+        each.summary["slo_attainment"]["token"] = None
+    values = [measured(each, absolute()) for each in runs]
+    rows = {each.metric.name for each in differences(values[:1], values[1:])}
+    assert "SLO, requests" in rows
+    assert "SLO, tokens" not in rows
 
 
 def test_the_effect_is_the_mean_difference_over_its_deviation(

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.comparing.paired import measured
+from harness.records.answers import EARLY_ENDS
+from harness.records.record import Reported
+from harness.records.run_folder import FinishedRun
 from harness.records.score import main
 from tests.running import run_here
-from tests.unit.metrics.service import Service, steady, write_run
+from tests.unit.metrics.service import Service, absolute, steady, write_run
 
 
 def rows(path: Path, *slos: str) -> list[dict[str, str]]:
@@ -70,6 +74,21 @@ def test_an_slo_is_typed_as_a_run_takes_it(
     for words in ([str(run)], ["slo=chat"]):
         assert main(words) == 2
         assert "score takes a run's folder and an SLO" in capsys.readouterr().err
+
+
+def test_an_answer_that_was_allowed_to_end_early_scores_as_in_the_summary(tmp_path: Path) -> None:
+    made = Service((0.0, 5), (1.0, 5))
+    made.recorder.event(EARLY_ENDS, "openai-0", 0.0, 0.0)
+    for i in (0, 1):
+        made.complete(i, i + 0.3, i + 0.35)
+        made.recorder.reported(made.requests[i], Reported())
+    run = write_run(tmp_path / "run", made)
+    told = FinishedRun.load(run).summary
+    assert told["answers"]["num_early"] == 2
+    assert told["slo_attainment"]["token"] == told["qoe"]["mean"] == 1.0
+    (row,) = rows(run, "ttft_s=1.0")
+    assert (row["token"], row["qoe"]) == ("1.0", "1.0")
+    assert measured(FinishedRun.load(run), absolute())["on_time"].tolist() == [1.0, 1.0]
 
 
 def test_a_relative_slo_takes_its_baseline(tmp_path: Path) -> None:
