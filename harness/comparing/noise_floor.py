@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from harness.comparing.conditions import machine
 from harness.comparing.paired import METRICS, measured
 from harness.errors import InvalidRun, RunError, UsageError
 from harness.files import read_json, write_json
-from harness.records.interval import interval
+from harness.records.interval import CONFIDENCE, students
 from harness.records.run_folder import NOISE_FLOOR, FinishedRun
 from harness.records.slo import slo_of
 from harness.records.sources import changed, why_again
@@ -81,9 +82,14 @@ def _write(
     invalid: Mapping[str, Sequence[str]],
     announce: Callable[[str], None],
 ) -> None:
-    """noise_floor.json, with why repeats were INVALID, also those that were VALID in the end."""
-    measures = [measured(each, slo_of(each.summary)) for each in repeats]
-    values = {metric.name: [metric.value(run) for run in measures] for metric in METRICS}
+    """noise_floor.json, with why repeats were INVALID, also those that were VALID in the end. The
+    run itself is one more of them, unless it is INVALID or of another machine."""
+    alike = not run.invalid and run.manifest.get("machine") == repeats[0].manifest.get("machine")
+    every_run = [*([run] if alike else []), *repeats]
+    measures = [measured(each, slo_of(each.summary)) for each in every_run]
+    every = {metric.name: [metric.value(run) for run in measures] for metric in METRICS}
+    # none of what no request has, such as the TPOT of answers of one token
+    values = {name: of_name for name, of_name in every.items() if np.isfinite(of_name).all()}
     made = {
         **{name: repeats[0].manifest.get(name) for name in (*OF, "config_hash")},
         "repeats": [str(each.path) for each in repeats],
@@ -98,7 +104,7 @@ def _write(
 
 
 def floor(runs: Sequence[FinishedRun]) -> dict[str, float] | None:
-    """{metric: by how much two repeats differ at most, in 95 of 100 cases}, the largest of the
+    """{metric: by how much two repeats differ at most, by `_reach`}, the largest of the
     floors that were measured of `runs` as they are now, on the one machine that they ran on; None:
     of none of them, or they ran on several. A floor that was measured under another SLO has none of
     the metrics that the SLO judges."""
@@ -168,8 +174,7 @@ def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
 
 
 def _reach(values: Sequence[float]) -> float:
-    """95 of 100 differences of two more values are at most this: sqrt(2) times what the interval of
-    the mean of `values` would be for one value."""
-    found = interval(values)
-    assert found.half is not None
-    return found.half * float((2 * found.count) ** 0.5)
+    """By how much two more values differ at most: so wide that of the differences of all METRICS
+    none is wider in 95 of 100 cases, whatever they have to do with each other (Bonferroni)."""
+    wrong = (1 - CONFIDENCE) / len(METRICS)
+    return students(len(values) - 1, 1 - wrong) * stdev(values) * 2**0.5

@@ -23,7 +23,11 @@ def interval(values: Sequence[float]) -> Interval:
     count = len(values)
     if count < 2:
         return Interval(mean(values), None, count)
+    return Interval(mean(values), students(count - 1) * stdev(values) / count**0.5, count)
+
+
+def students(freedom: float, confidence: float = CONFIDENCE) -> float:
+    """By how many standard errors a mean is off at most, in so many of all cases."""
     from scipy.special import stdtrit  # not above: every command would wait for its import
 
-    reach = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
-    return Interval(mean(values), reach * stdev(values) / count**0.5, count)
+    return float(stdtrit(freedom, (1 + confidence) / 2))

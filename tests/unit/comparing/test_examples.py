@@ -60,3 +60,8 @@ def test_systems_were_compared_over_five_seeds_on_equal_schedules() -> None:
         by_seed.setdefault(run["seeds"]["seed"], set()).add(run["schedule_sha256"])
     assert sorted(by_seed) == [0, 1, 2, 3, 4]
     assert all(len(schedules) == 1 for schedules in by_seed.values())
+
+
+def test_the_same_live_run_twice_is_neither_better_nor_worse() -> None:
+    assert {row["verdict"].split(" (")[0] for row in MADE["aa"]["rows"]} == {"cannot tell"}
+    assert {"better", "worse"} & {row["verdict"] for row in MADE["ab"]["rows"]}
