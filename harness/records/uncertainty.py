@@ -10,16 +10,18 @@ over the values of requests, in the order of their arrival.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil, floor, log10, sqrt
+from math import ceil, floor, inf, log10, sqrt
 from typing import Any
 
 import numpy as np
 
 from harness.records.attainment import Attained
+from harness.records.interval import students
 from harness.records.percentiles import PERCENTILES, min_samples
 from harness.records.token_log import Bools, Floats, Ints, TokenLog
 
 Z = 1.959964  # of a standard normal, 2.5 % lie above
+MANY = 200  # samples of which Student's t is within 0.7 % of that
 DIRECT_LAGS = 32  # correlations up to this lag are computed one by one: most series need two
 RESAMPLES = 1000
 SEED = 0  # of the resampling: the same run gives the same interval
@@ -29,8 +31,8 @@ CLUSTERS = 30  # resamples of fewer vary too little (Cameron, Gelbach and Miller
 def effective_samples(values: Floats) -> float:
     """n / (1 + 2 sum of autocorrelations), of a series of n values; at least 1, at most n.
 
-    The sum ends at the first two neighbouring lags whose correlations add up to less than 0 (the
-    initial positive sequence of Geyer 1992).
+    The sum ends before the first of the pairs of lags 2 and 3, 4 and 5, … whose correlations add up
+    to less than 0 (the initial positive sequence of Geyer 1992).
     """
     centred = values - values.mean()
     variance = float(centred @ centred)
@@ -55,13 +57,16 @@ def autocovariances(values: Floats) -> Floats:
 
 def of_latency(values: Floats) -> dict[str, list[float | None]]:
     """{mean and each percentile that has enough samples: its interval}. An end is None where the
-    sample does not reach so far. Values that are not finite are left out."""
+    sample does not reach so far. Values that are not finite are left out. The mean of values none
+    of which is below 0 is not below 0."""
     values = values[np.isfinite(values)]
     if len(values) < 2:
         return {}
-    reach = Z * float(values.std(ddof=1)) / sqrt(effective_samples(values))
-    mean = float(values.mean())
-    found: dict[str, list[float | None]] = {"mean": [mean - reach, mean + reach]}
+    effective = effective_samples(values)
+    errors = Z if effective >= MANY else students(max(effective - 1, 1.0))
+    reach = errors * float(values.std(ddof=1)) / sqrt(effective)
+    mean, least = float(values.mean()), 0.0 if values.min() >= 0 else -inf
+    found: dict[str, list[float | None]] = {"mean": [max(mean - reach, least), mean + reach]}
     ordered = np.sort(values)
     for percentile in PERCENTILES:
         if len(values) >= min_samples(percentile):
@@ -198,10 +203,11 @@ def of_run(
 
 
 def _first_negative(correlations: Floats) -> int:
-    """How many correlations come before the first pair of neighbours with a sum below 0."""
-    even = len(correlations) // 2 * 2
-    below = np.flatnonzero(correlations[:even].reshape(-1, 2).sum(axis=1) < 0)
-    return 2 * int(below[0]) if len(below) else len(correlations)
+    """How many of the `correlations`, from lag 1 on, come before the first of the pairs of lags 2
+    and 3, 4 and 5, … with a sum below 0."""
+    odd = (len(correlations) - 1) // 2 * 2 + 1
+    below = np.flatnonzero(correlations[1:odd].reshape(-1, 2).sum(axis=1) < 0)
+    return 1 + 2 * int(below[0]) if len(below) else len(correlations)
 
 
 def _at(ordered: Floats, rank: int) -> float | None:

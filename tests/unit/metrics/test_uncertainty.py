@@ -51,6 +51,22 @@ def test_95_of_100_intervals_hold_the_true_values(phi: float) -> None:
     assert all(180 <= count <= 200 for count in held.values()), held
 
 
+@pytest.mark.parametrize("count", [3, 10, 30])
+def test_intervals_of_the_mean_of_few_values_are_students(count: int) -> None:
+    """With a normal's reach 95 of 100 would be 80 of three values, and 90 of ten."""
+    rng, held = np.random.default_rng(6), 0
+    for _ in range(400):
+        low, high = of_latency(rng.normal(size=count))["mean"]
+        held += low <= 0 <= high
+    assert held >= 368
+
+
+def test_the_mean_of_what_is_never_below_0_is_not_either() -> None:
+    low, high = of_latency(np.array([0.1, 0.1, 9.0]))["mean"]
+    assert low == 0.0 < 9.0 < high
+    assert of_latency(np.array([-0.1, 0.1, 9.0]))["mean"][0] < 0
+
+
 @pytest.mark.parametrize("true", [0.5, 0.9])
 def test_intervals_of_the_share_of_correlated_requests_or_tokens_hold_it_too(true: float) -> None:
     """Some 92 of 100; of independent requests' intervals it would be about 40. Tokens are of
