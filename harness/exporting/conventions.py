@@ -134,6 +134,7 @@ class Seen:
 
     def __init__(self, run: FinishedRun) -> None:
         table, self._slo, self._times_known = run.requests, slo_of(run.summary), run.times_known
+        self._imported = "imported" in run.manifest
         log = TokenLog.from_table(table)
         streamed = log.completed & (log.num_tokens > 1)
         self.logs = {"all": log, "completed": log.of(log.completed), "streamed": log.of(streamed)}
@@ -150,7 +151,8 @@ class Seen:
         """The samples of a definition, without those that have no such value."""
         log, quantity, each = self.logs[one.of], one.quantity, one.each
         if quantity == "gaps":
-            return equal(log.itl_chunk_s() if each == "chunk" else log.tbt_s())
+            gaps_s = log.itl_chunk_s() if each == "chunk" else log.tbt_s()
+            return equal(gaps_s if self._gaps_known(one) else gaps_s[:0])
         if one.is_one_number:
             return self._one_number(one)
         begin_s = log.arrival_s if one.anchor == "arrival" else log.sent_s
@@ -165,6 +167,12 @@ class Seen:
         weights = after_first if each == "token" else np.ones(len(log))
         there = np.isfinite(values)
         return Samples(values[there], weights[there])
+
+    def _gaps_known(self, one: Definition) -> bool:
+        """Where the times of single tokens are not, ours are none, as in summary.json; a tool takes
+        the chunks that its client saw, which an import may not have."""
+        seen = one.each == "chunk" and one.tool != HARNESS and not self._imported
+        return self._times_known or seen
 
     def _one_number(self, one: Definition) -> Samples:
         """A rate over the window, or a share of requests; inference-perf's window of good ones is

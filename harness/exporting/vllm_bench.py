@@ -2,8 +2,9 @@
 
 vLLM's definitions, not ours: latencies count from when a request was sent, its first token is no
 inter-token latency, and numbers are of completed requests. Its plots and comparisons read the file.
-What vLLM would know of the server and this harness does not is left out. What vLLM's file has no
-word for stands beside it: `simulated`, `verdict` and `run`.
+What vLLM would know of the server and this harness does not is left out, and so are requests that
+were never sent. What vLLM's file has no word for stands beside it: `simulated`, `verdict` and
+`run`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from harness.exporting.conventions import about, chunk_gaps_s, distribution, seen_by
 from harness.records.run_folder import FinishedRun
@@ -23,9 +25,10 @@ PERCENTILES = (50, 90, 95, 99)
 def vllm_result(run: FinishedRun) -> dict[str, Any]:
     """Times of single requests in seconds, of the summary in milliseconds, as vLLM has them. Raises
     UsageError where no request completed."""
-    table, manifest = run.requests, run.manifest
-    seen = seen_by(run, "vLLM")
-    log, duration_s = seen.logs["all"], seen.window_s["sent"]
+    seen, manifest = seen_by(run, "vLLM"), run.manifest
+    sent = np.isfinite(seen.logs["all"].sent_s)
+    table, log = run.requests.filter(pa.array(sent)), seen.logs["all"].of(sent)
+    duration_s = seen.window_s["sent"]
     prompts, tokens = seen.lengths
     numbers: dict[str, float | None] = {}
     for one, samples in seen.by("vllm"):

@@ -21,7 +21,7 @@ class Attained:
 
     asked_tokens: Ints
     on_time_tokens: Ints  # of those asked for: t_i ≤ arrival + TTFT + i·TBT, i = 0, 1, …
-    time_shares: Floats  # of its service time, that met the SLO; 0: it was not completed
+    time_shares: Floats  # of its service time, that met the SLO; 0: not completed, or no token
     good: Bools
 
     @staticmethod
@@ -103,7 +103,7 @@ def _on_time_tokens(log: TokenLog, lateness_s: Floats) -> Ints:
 
 
 def _time_shares(log: TokenLog, slo: Slo, lateness_s: Floats) -> Floats:
-    shares = np.where(log.completed, 1.0, 0.0)
+    shares = np.where(log.completed & log.started, 1.0, 0.0)
     latest_s = log.largest(lateness_s, -np.inf)
     for row in np.flatnonzero(log.completed & (latest_s > GRACE_S)):
         start = log.start[row]

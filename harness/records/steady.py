@@ -78,13 +78,13 @@ def unfinished(log: TokenLog) -> tuple[float, ...]:
     """The mean number of requests that had arrived and not ended, in each of SPANS equal spans of
     the second half of the arrivals; empty: no time passed between them.
 
-    A request that timed out never ended. One that failed otherwise is left out: the log does not
-    have the time of its end.
+    A request that timed out never ended. One that failed otherwise, or completed without a token,
+    is left out: the log does not have the time of its end.
     """
     first_s, last_s = float(log.arrival_s.min()), float(log.arrival_s.max())
     if last_s <= first_s:
         return ()
-    counted = log.status != "failed"
+    counted = (log.status != "failed") & (log.started | ~log.completed)
     arrives_s = log.arrival_s[counted]
     leaves_s = np.where(log.completed, log.last_s, np.inf)[counted]
     edges = np.linspace((first_s + last_s) / 2, last_s, SPANS + 1)

@@ -12,6 +12,7 @@ import pytest
 from harness.exporting.__main__ import main as export
 from harness.exporting.conventions import Samples, percentile
 from harness.exporting.explain import main as explain
+from harness.exporting.importing import main as read
 from tests.unit.metrics.service import Service, steady, write_run
 
 
@@ -67,6 +68,20 @@ def test_windows_of_rates(tmp_path: Path) -> None:
     assert set(vllm["differs"]) == {
         "window begins with the first sending", "completed requests alone",
     }  # fmt: skip
+
+
+def test_gaps_between_tokens_whose_times_are_not_known_are_none(tmp_path: Path) -> None:
+    """GuideLLM's file has the first and the last time of an answer: no tool's gaps follow. A live
+    client saw chunks, whose gaps a tool that counts chunks has."""
+    live = write_run(tmp_path / "run", late_and_failed())
+    assert export([str(live), "--to", "guidellm"]) == 0
+    assert read([str(live / "guidellm.json"), "--out", str(tmp_path / "imported")]) == 0
+    summary = json.loads((live / "summary.json").read_text())
+    summary["slo_attainment"]["token"] = None
+    (live / "summary.json").write_text(json.dumps(summary))
+    for folder, tools in ((tmp_path / "imported", set()), (live, {"vllm", "aiperf"})):
+        gaps = [row for row in explained(folder).values() if row["quantity"] == "gaps"]
+        assert {row["tool"] for row in gaps if row["mean"] is not None} == tools
 
 
 def judged(folder: Path, goodput: str) -> tuple[Path, dict[str, Any]]:

@@ -72,6 +72,17 @@ def test_vllms_file_counts_from_the_sending_and_leaves_out_what_failed(tmp_path:
     assert found["errors"][2] == "gone"
 
 
+def test_a_request_that_was_never_sent_is_not_in_vllms_file(tmp_path: Path) -> None:
+    """As a turn of a session that had ended before. vLLM sends all, so its times begin later."""
+    service = Service((5.0, 2), (6.0, 2))
+    service.complete(0, 5.5, 5.6)
+    service.fail(1, "the turn before failed")
+    found = exported(write_run(tmp_path, service), "vllm")
+    assert (found["num_prompts"], found["completed"], found["failed"]) == (1, 1, 0)
+    assert found["start_times"] == [5.0]
+    assert {len(found[name]) for name in ("errors", "itls", "input_lens", "output_lens")} == {1}
+
+
 def test_a_trace_has_each_requests_two_spans_and_pairs_every_begin_with_an_end(
     tmp_path: Path,
 ) -> None:

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from harness.exporting.__main__ import main as export
 from harness.exporting.explain import main as explain
 from harness.exporting.importing import main as read
+from harness.records.attainment import Attained
 from harness.records.run_folder import FinishedRun
 from harness.records.score import main as score
 from harness.records.token_log import TokenLog
+from harness.request import Request
 from plots import compare
-from tests.unit.metrics.service import Service, steady, write_run
+from tests.unit.metrics.service import Service, absolute, steady, write_run
 
 DUE = ("guidellm", "inference-perf-requests")  # whose files have arrivals
 TOOLS = {
@@ -129,6 +131,64 @@ def test_inference_perfs_file_has_every_tokens_time(tmp_path: Path) -> None:
         "chunks: tokens of one time count as one",
     ]
     assert run.manifest["simulated"] is True
+
+
+def without_streams(to: str, text: str) -> str:
+    """The tool's file as of answers that came whole: it has their ends alone."""
+    if to == "aiperf-records":
+        lines = [json.loads(line) for line in text.splitlines()]
+        for line in lines:
+            for name in ("time_to_first_token", "inter_chunk_latency", "inter_token_latency"):
+                line["metrics"].pop(name, None)
+        return "\n".join(map(json.dumps, lines))
+    found = json.loads(text)
+    if to == "guidellm":
+        for row in found["benchmarks"][0]["requests"]["successful"]:
+            for end in ("first", "last"):
+                row["info"]["timings"][f"{end}_token_iteration"] = None
+    else:
+        for record in found:
+            if record["error"] is None:
+                record["info"]["response_metrics"]["output_token_times"] = []
+    return json.dumps(found)
+
+
+@pytest.mark.parametrize("to", ["aiperf-records", *DUE])
+def test_an_answer_that_was_not_streamed_came_with_its_last_token(tmp_path: Path, to: str) -> None:
+    made = steady(70)
+    made.recorder.add([lost := Request(70, 100.0, "m", 10, 5)])
+    made.recorder.sent(lost, 100.0)
+    made.recorder.failed(lost, "gone")
+    made.requests.append(lost)
+    folder, out = write_run(tmp_path / "run", made), tmp_path / "out"
+    assert export([str(folder), "--to", to]) == 0
+    file = folder / TOOLS[to]
+    file.write_text(without_streams(to, file.read_text()))
+    assert read([str(file), "--out", str(out)]) == 0
+    ours, theirs = FinishedRun.load(folder), FinishedRun.load(out)
+    assert theirs.summary["num_completed"] == 70
+    assert theirs.summary["num_failed"] == 1
+    for name in ("ttft_s.mean", "e2e_s.mean"):
+        assert theirs.number(name) == pytest.approx(ours.number("e2e_s.mean")), name
+    assert theirs.summary["tbt_s"]["mean"] is None
+    told = theirs.manifest["imported"]["lacking"]
+    assert "first tokens of answers that were not streamed: each came with its last token" in told
+
+
+def test_a_completed_answer_without_any_token_attains_nothing(tmp_path: Path) -> None:
+    """AIPerf may tell of one that neither failed nor had a time."""
+    folder = write_run(tmp_path / "run", steady(70))
+    assert export([str(folder), "--to", "aiperf-records"]) == 0
+    file = folder / TOOLS["aiperf-records"]
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[69]["metrics"] = {"input_sequence_length": {"value": 10, "unit": "tokens"}}
+    file.write_text("\n".join(map(json.dumps, lines)))
+    assert read([str(file), "--out", str(tmp_path / "out")]) == 0
+    run = FinishedRun.load(tmp_path / "out")
+    assert (run.summary["num_completed"], run.summary["ttft_s"]["num_samples"]) == (70, 69)
+    own = Attained.of(run.log, absolute(100.0, 100.0))
+    assert own.time_shares.tolist() == [1.0] * 69 + [0.0]
+    assert own.good.tolist() == [True] * 69 + [False]
 
 
 @pytest.mark.parametrize("to", ["llm-d", "inference-perf", "aiperf"])
