@@ -76,11 +76,16 @@ def page(run: FinishedRun) -> str:
         latencies=LATENCIES,
         columns=COLUMNS,
         cell=run_table.cell,
+        grey=end_table.within_error(run.summary, run.manifest),
         ends_of=run_table.ends_of,
         slo_words=end_table.slo_words,
         model_columns=end_table.MODEL_COLUMNS,
         models=model_rows(run.summary["models"]),
-        lines=[*end_table.slo_lines(run.summary), *end_table.other_lines(run.summary)],
+        lines=[
+            *end_table.error_lines(run.summary, run.manifest),
+            *end_table.slo_lines(run.summary),
+            *end_table.other_lines(run.summary),
+        ],
         workload="; ".join(end_table.workload_lines(run.manifest["dataset"])),
         pictures={
             path.name: data_url(path.read_bytes()) for path in sorted(run.path.glob("*.png"))

@@ -28,6 +28,7 @@ from harness.records.run_table import (
 )
 
 MAX_MODELS = 6  # shown by name
+CERTIFIED = {"ttft_s": "ttft_error_ms", "tbt_s": "tbt_error_ms"}  # in a certificate
 ATTAINMENTS = ("token", "time", "request")
 MODEL_COLUMNS = ("requests", *LATENCIES.values(), *ATTAINMENTS, "good/s")
 SHOWN_DIFFERENCE = 0.05  # of a number in the steady state from the whole run's
@@ -36,8 +37,11 @@ SHOWN_DIFFERENCE = 0.05  # of a number in the steady state from the whole run's
 def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
     """The table at the end of a run, for a rich console."""
     latency = numbers_table("latency", COLUMNS.values(), title=escape(title(manifest)))
+    small = within_error(summary, manifest)
     for key, name in LATENCIES.items():
-        latency.add_row(name, *(cell(summary[key], column) for column in COLUMNS))
+        row = {column: cell(summary[key], column) for column in COLUMNS}
+        row |= {column: f"[dim]{row[column]}[/dim]" for column in small.get(key, ())}
+        latency.add_row(name, *row.values())
         if within := summary["intervals_95"].get(key):
             ends = (ends_of(within.get(column)) for column in COLUMNS)
             latency.add_row("  95 %", *ends, style="dim")
@@ -80,6 +84,8 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
         f"{summary['num_failed']} failed ({summary['num_timeouts']} timed out)",
     )
     grid.add_row("throughput", f"{completed} requests/s, {tokens} tokens/s")
+    for name, what in error_lines(summary, manifest):
+        grid.add_row(name, what)
     for name, what in slo_lines(summary):
         grid.add_row(name, escape(what))
     for name, what in other_lines(summary):
@@ -92,6 +98,31 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     style = "green" if verdict["status"] == "VALID" else "bold red"
     grid.add_row("verdict", Text(verdict["status"], style=style))
     return grid
+
+
+def within_error(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, list[str]]:
+    """By latency, which of COLUMNS are no larger than the client's own error by its certificate.
+    None of a run without one, or without sockets."""
+    errors = manifest.get("certificate") if "receive_lag_s" in summary else None
+    found = {}
+    for key, error in CERTIFIED.items():
+        limit_s = ((errors or {}).get(error) or 0.0) / 1e3
+        values = {column: summary[key].get(column) for column in COLUMNS}
+        found[key] = [name for name, value in values.items() if value and value <= limit_s]
+    return {key: names for key, names in found.items() if names}
+
+
+def error_lines(
+    summary: Mapping[str, Any], manifest: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """What `within_error` found."""
+    told = [
+        f"{LATENCIES[key]} {', '.join(COLUMNS[name] for name in names)} "
+        f"({manifest['certificate'][CERTIFIED[key]]:g} ms)"
+        for key, names in within_error(summary, manifest).items()
+    ]
+    if told:
+        yield "client's error", f"by its certificate, as large as these (grey): {'; '.join(told)}"
 
 
 def slo_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -39,12 +39,13 @@ ROUNDING_S = 1e-9  # of times up to some days in float64: what is less below 0 i
 
 
 def judge(run: Evidence) -> dict[str, Any]:
-    """{"status": "VALID" | "INVALID", "reasons": [one sentence each]}, and "notes", sentences that
-    do not make it invalid, where there are any."""
-    reasons = [reason for rule in rules(run) for reason in rule.broken]
-    noted = [*notes(run)]
+    """{"status": "VALID" | "INVALID", "reasons": [one sentence each]}; where there are any, the
+    names of broken "rules", and "notes", sentences that do not make it invalid."""
+    broken = [rule for rule in rules(run) if rule.broken]
+    reasons = [reason for rule in broken for reason in rule.broken]
     verdict = {"status": "INVALID" if reasons else "VALID", "reasons": reasons}
-    return verdict | ({"notes": noted} if noted else {})
+    named = {"rules": [rule.name for rule in broken], "notes": [*notes(run)]}
+    return verdict | {key: told for key, told in named.items() if told}
 
 
 Checked = tuple[str, list[str]]  # what was found, and a sentence for each breach

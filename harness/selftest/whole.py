@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,9 +17,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from scipy import stats
 
+from harness.configuration.config import typed
 from harness.device.prompts import prompt_ids
 from harness.errors import RunError
 from harness.files import read_json
+from harness.model_spec import ModelSpec
 from harness.records.run_folder import FinishedRun
 from harness.schedule import Schedule
 from harness.selftest.bench import MAX_RUN_S, Bench, Floats, Found, Server, conformance, found
@@ -75,8 +78,9 @@ def prompts(bench: Bench) -> Found:
     """One seed gives one schedule on every engine that is here (openai, sim, torch); the server
     gets, byte for byte, the prompts made of it; the default seed is 0.
 
-    Bytes are seen at the server alone: sim has none, and torch makes its prompts by the function
-    that is called here. vLLM is not started, which takes minutes: it gets the bodies of openai.
+    Bytes are seen at the server alone: sim has none. What torch's worker got is seen by its
+    answers: the first tokens are those that the model picks here after these prompts, and not after
+    another seed's. vLLM is not started, which takes minutes: it gets the bodies of openai.
     """
     rows = [(i * 0.02, "m", 8 + i, 2) for i in range(8)]
     play = Play(models={"m": Script()})
@@ -88,6 +92,7 @@ def prompts(bench: Bench) -> Found:
     schedules = {run.manifest["schedule_sha256"] for run in (first, other, *runs)}
     made = _made(first)
     same = {name: made == _made(run) for name, run in zip(engines, runs, strict=True)}
+    answered, picked = _answered(runs[1], _ids(other)) if "torch" in engines else ([], [])
     return found(
         f"prompts at the server: {len(sent[0])}; engines: openai, {', '.join(engines)}",
         {
@@ -100,16 +105,38 @@ def prompts(bench: Bench) -> Found:
                 f"the schedule of engine={name} gives the same prompts": equal
                 for name, equal in same.items()
             },
+            "torch answered these prompts": answered == picked[: len(answered)],
+            "torch answered no others": not answered or answered != picked[len(answered) :],
         },
     )
 
 
 def _made(run: FinishedRun) -> list[str]:
-    """Hashes of the prompts that an engine makes of the run's own schedule and seed."""
+    """Hashes of the run's prompts."""
+    return [hashlib.sha256(json.dumps(each).encode()).hexdigest() for each in _ids(run)]
+
+
+def _ids(run: FinishedRun) -> list[list[int]]:
+    """The prompts that an engine makes of the run's own schedule and seed."""
     requests = Schedule.load(run.path / "schedule.parquet").requests()
     seed, vocab_size = run.manifest["seeds"]["seed"], run.config["model"]["vocab_size"]
-    ids = (prompt_ids(request, vocab_size, seed) for request in requests)
-    return [hashlib.sha256(json.dumps(each).encode()).hexdigest() for each in ids]
+    return [prompt_ids(request, vocab_size, seed) for request in requests]
+
+
+def _answered(run: FinishedRun, others: list[list[int]]) -> tuple[list[int], list[int]]:
+    """The first tokens of a run of engine=torch, and those that its model picks after the run's
+    prompts and then after `others`."""
+    table = pq.read_table(run.path / "tokens.parquet").to_pydict()
+    ids = dict(zip(table["request_id"], table["token_ids"], strict=True))
+    spec = typed(run.config["model"], ModelSpec, "model")
+    command = [sys.executable, "-m", "harness.engine.first_tokens", json.dumps(asdict(spec))]
+    told = subprocess.run(
+        command, input=json.dumps([*_ids(run), *others]), capture_output=True, text=True,
+        check=False, timeout=MAX_RUN_S,
+    )  # fmt: skip
+    if told.returncode:
+        raise RunError(f"torch's model does not run here: {told.stderr.strip()[-200:]}")
+    return [ids[number][0] for number in sorted(ids)], json.loads(told.stdout)
 
 
 @conformance(12, "resume")

@@ -1,5 +1,6 @@
 """Exactness: whatever the schedule, the tokens are those of transformers' greedy decoding."""
 
+import json
 from collections import deque
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.device.prompts import prompt_ids
+from harness.engine import first_tokens
 from harness.engine.linear import LoadedLayers
 from harness.request import Batch, Prompt, Request
 from systems.serving.iteration import Limits, schedule_iteration
@@ -36,6 +38,15 @@ def greedy_tokens(family: Family, request: Request) -> list[int]:
             logits = family.reference(torch.tensor([ids])).logits[0, -1]
             ids.append(int(logits.argmax()))
     return ids[request.prompt_tokens :]
+
+
+def test_the_first_tokens_without_a_worker_are_the_references(
+    family: Family, capsys: pytest.CaptureFixture[str]
+) -> None:
+    requests = [Request(i, 0.0, "m", 5 + 13 * i, 1) for i in range(3)]
+    first_tokens.main(family.spec, [prompt_ids(each, SPEC.vocab_size, 0) for each in requests])
+    expected = [greedy_tokens(family, each)[0] for each in requests]
+    assert json.loads(capsys.readouterr().out) == expected
 
 
 lengths = st.lists(st.tuples(st.integers(1, 45), st.integers(1, 9)), min_size=1, max_size=7)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from harness.records.end_table import end_table
+from harness.records.end_table import end_table, within_error
 from harness.records.metrics import over_time
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
@@ -69,6 +69,19 @@ def test_end_table_shows_why_a_run_is_invalid_and_what_failed(tmp_path: Path) ->
     assert "1 x out of memory [oom]" in text
     assert "engine torch" in text
     assert "SIMULATED" not in text
+
+
+def test_numbers_within_the_clients_certified_error_are_grey_and_named(tmp_path: Path) -> None:
+    run = FinishedRun.load(write_run(tmp_path, steady(70), engine_name="openai"))
+    ttft_ms, tbt_ms = (1e3 * run.number(f"{name}.p50") for name in ("ttft_s", "tbt_s"))
+    errors = {"ttft_error_ms": 1.01 * ttft_ms, "tbt_error_ms": 0.9 * tbt_ms}
+    told = "as large as these (grey): TTFT P50"
+    assert told not in printed(end_table(run.summary, run.manifest | {"certificate": errors}))
+    run.summary["receive_lag_s"] = {"p99": 0.0}
+    for certificate, names in ((errors, True), (None, False), (dict.fromkeys(errors), False)):
+        manifest = run.manifest | {"certificate": certificate}
+        assert (told in printed(end_table(run.summary, manifest))) is names
+    assert within_error(run.summary, run.manifest | {"certificate": errors}) == {"ttft_s": ["p50"]}
 
 
 def test_end_table_shows_models_and_switches_where_instances_are_shared(tmp_path: Path) -> None:

@@ -77,6 +77,8 @@ def test_requests_that_vanish_are_named() -> None:
         "1 of 4 requests failed without a stated error",
         "1 of 4 requests completed with another number of tokens than asked, the first with 1 of 2",
     ]
+    assert service.summary()["verdict"]["rules"] == ["every answer"]
+    assert "rules" not in served([0.0] * 20).summary()["verdict"]
 
 
 def test_failures_with_a_stated_error_leave_the_run_valid() -> None:
