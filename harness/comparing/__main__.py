@@ -151,6 +151,8 @@ def compared(paths: Sequence[Path], *, anyway: bool, out: Path | None) -> Iterat
     for other in others:
         paired = pairs(first, other)
         judged = compare(paired)
+        if not judged:
+            raise UsageError(f"{other.label} has served one request: a difference needs two")
         rows += [
             {"reference": first.label, "other": other.label, **asdict(each),
              "metric": each.metric.name, "unit": each.metric.unit}

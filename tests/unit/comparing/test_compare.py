@@ -115,6 +115,17 @@ def test_too_few_requests_for_a_percentile_give_no_row_of_it(
     assert "TTFT P99" not in found  # it needs 662
 
 
+def test_one_request_is_too_few_to_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Service((0.0, 2))
+    made.complete(0, 0.5, 0.6)
+    assert main([str(write_run(tmp_path / name, made)) for name in "ab"]) == 2
+    told = capsys.readouterr()
+    assert "has served one request: a difference needs two" in told.err
+    assert not told.out
+
+
 def test_noise_larger_than_the_difference_cannot_tell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
