@@ -16,12 +16,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import RunError, UsageError
 from harness.files import write_json
 from harness.records import certificate
 from harness.records.manifest import machine
+from harness.records.run_folder import FinishedRun
 from harness.records.verdict import LATE
 from harness.selftest.__main__ import TESTS, chosen_of
 from harness.selftest.answers import (
@@ -33,10 +36,10 @@ from harness.selftest.answers import (
     prompt_lengths,
 )
 from harness.selftest.answers import short_answers as shorts
-from harness.selftest.bench import Bench, Conformance, Found, Server, Skipped
+from harness.selftest.bench import Bench, Conformance, Found, Row, Server, Skipped
 from harness.selftest.load import concurrency, long_stream, rate, stall
 from harness.selftest.script import Play, Script
-from harness.selftest.whole import resume
+from harness.selftest.whole import prompts, resume
 from tests.running import ROOT, command
 
 PLAYS = ("freeze_at", "freeze_s", "caches")
@@ -94,6 +97,28 @@ def test_the_client_sends_in_time_whatever_the_server_does_or_says_so(
 ) -> None:
     row = test.result(Bench(tmp_path))
     assert row["result"] == "passed", row["found"]
+
+
+class Shifted(Bench):
+    """Each prompt's answer is that of the next one, as of a worker that took one for another."""
+
+    def run(self, server: Server | None, rows: Sequence[Row], *words: str) -> FinishedRun:
+        made = super().run(server, rows, *words)
+        if "engine=torch" in words:
+            path = made.path / "tokens.parquet"
+            table = pq.read_table(path)
+            ids = table["token_ids"].to_pylist()
+            shifted = table.set_column(1, "token_ids", pa.array([*ids[1:], ids[0]]))
+            pq.write_table(shifted, path)
+        return made
+
+
+@pytest.mark.live
+def test_a_worker_that_answers_other_prompts_fails_the_test(tmp_path: Path) -> None:
+    row = prompts.result(Shifted(tmp_path))
+    assert row["result"] == "FAILED"
+    assert row["found"].endswith("not true: torch answered these prompts")
+    assert row["found"].count("not true") == 1
 
 
 class Otherwise(Bench):
