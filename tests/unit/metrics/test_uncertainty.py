@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy.signal import lfilter
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from harness.records.percentiles import distribution
 from harness.records.uncertainty import (
@@ -13,6 +13,7 @@ from harness.records.uncertainty import (
     of_latency,
     of_ratio,
     of_share,
+    students,
 )
 from tests.unit.metrics.service import Service, steady
 
@@ -59,6 +60,13 @@ def test_intervals_of_the_mean_of_few_values_are_students(count: int) -> None:
         low, high = of_latency(rng.normal(size=count))["mean"]
         held += low <= 0 <= high
     assert held >= 368
+
+
+def test_the_table_of_students_t_is_scipys_between_its_rows_too() -> None:
+    for freedom in [*np.arange(2.0, 12.0, 0.25), *range(12, 400), 1e6]:
+        exact = float(t.ppf(0.975, freedom))
+        assert exact * (1 - 1e-5) <= students(freedom) <= exact * 1.02, freedom
+    assert students(1.0) == pytest.approx(float(t.ppf(0.975, 1)))
 
 
 def test_the_mean_of_what_is_never_below_0_is_not_either() -> None:
