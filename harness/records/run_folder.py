@@ -259,6 +259,11 @@ class FinishedRun:
         except (ValueError, yaml.YAMLError, OSError) as error:
             raise UsageError(f"{path / name} is damaged: {first_line(error)}") from error
         requests = _read_table(path / "requests.parquet", check_requests)
+        if len(requests) != summary["num_requests"]:
+            raise UsageError(
+                f"{path} is damaged: requests.parquet has {len(requests)} requests, and "
+                f"summary.json tells of {summary['num_requests']}"
+            )
         return FinishedRun(path, config, manifest, summary, requests)
 
 
