@@ -95,6 +95,8 @@ def read_result(content: bytes, file: Path, benchmark: int | None = None) -> Res
             found = [json.loads(line) for line in content.splitlines() if line.strip()]
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{file} is neither JSON nor JSON lines: {error}") from error
+    if not found:
+        raise UsageError(f"{file} has no request")
     try:
         if isinstance(found, list) and len(found) == 1 and "benchmarks" in found[0]:
             (found,) = found

@@ -209,8 +209,8 @@ BENCHMARK = {"config": {"backend": {}}, "requests": {"successful": [{"info": 3}]
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"\xff{", "neither JSON"), (b"{}", "no tool that is known"), (b"[]", "no whole result"),
-        (b"3", "no whole result"), (b"[3]", "no whole result"),
+        (b"\xff{", "neither JSON"), (b"{}", "has no request"), (b"[]", "has no request"),
+        (b"", "has no request"), (b"3", "no whole result"), (b"[3]", "no whole result"),
         (b'[{"metadata": 3}]', "no whole result"),
         (b"results:\n  request_performance:\n    aggregate: {}\n", "llm-d's benchmark report"),
         (b'[{"start_time": 1, "info": {}}]', "no whole result"),
