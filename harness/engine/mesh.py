@@ -116,16 +116,26 @@ class Peers:
             self._mesh.send(name, header, payload)
             return
         left_s = self._links.book(path, len(payload))
-        self._stream(f"to {name}").put(lambda: self._deliver(name, path, header, payload, left_s))
+        if len(path.links) == 1:  # all are this host's, and booked
+            self._deliver(name, header, payload, left_s + path.latency_s)
+            return
 
-    def _deliver(
-        self, name: str, path: LinkPath, header: Header, payload: bytes, left_s: float
-    ) -> None:
-        """`left_s`: when it leaves this host's links."""
-        with suppress(PeerLost):  # the harness knows of the death, and gives the batch up
-            at_s = max(left_s, self._links.book(path, len(payload), far=True)) + path.latency_s
-            time.sleep(max(0.0, at_s - time.monotonic()))
-            self._mesh.send(name, header, payload)
+        def book() -> None:  # the next one is booked while this one is on its way
+            with suppress(PeerLost):  # the harness knows of the death, and gives the batch up
+                far_s = self._links.book(path, len(payload), far=True)
+                self._deliver(name, header, payload, max(left_s, far_s) + path.latency_s)
+
+        self._stream(f"links to {name}").put(book)
+
+    def _deliver(self, name: str, header: Header, payload: bytes, at_s: float) -> None:
+        """Sends it once it is there, behind those before; returns at once."""
+
+        def send() -> None:
+            with suppress(PeerLost):  # as above
+                time.sleep(max(0.0, at_s - time.monotonic()))
+                self._mesh.send(name, header, payload)
+
+        self._stream(f"to {name}").put(send)
 
     def is_lost(self, name: str) -> bool:
         return self._mesh.is_lost(name)

@@ -5,14 +5,21 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
+import torch
 
-from harness.engine.mesh import Mesh
+from harness.engine import mesh
+from harness.engine.mesh import Mesh, Peers
+from harness.engine.paced_links import LinkPath
 from harness.engine.transport import Connection, Header, PeerLost
 
 WAIT_S = 20.0
+CPU = torch.device("cpu")
 
 
 class Worker:
@@ -76,3 +83,92 @@ def test_an_error_of_our_own_is_not_taken_for_the_peers_death() -> None:
     assert not worker.lost
     with suppress(OSError):
         peer.close()
+
+
+class Jobs:
+    """A stream whose jobs wait until the test runs them."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+        self.put = self.waiting.append
+
+    def run(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+class Links:
+    """Of two hosts, each message on them for a second. `far`: how many the other host has booked;
+    None: it has died."""
+
+    def __init__(self) -> None:
+        self.near_s = self.far_s = 100.0
+        self.far: int | None = 0
+
+    def book(self, path: LinkPath, num_bytes: int, *, far: bool = False) -> float:
+        if not far:
+            self.near_s += 1.0
+            return self.near_s
+        if self.far is None:
+            raise PeerLost("it is gone")
+        self.far, self.far_s = self.far + 1, self.far_s + 1.0
+        return self.far_s
+
+
+class Sent:
+    """A mesh, and the clock by which it is sent into."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.at_s: list[tuple[int, float]] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def send(self, name: str, header: Header, payload: bytes) -> None:
+        self.at_s.append((header["number"], self.now_s))
+
+
+def sending(
+    path: LinkPath, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Sent, Links, defaultdict[str, Jobs]]:
+    """Three messages that a worker has sent to b by `path`."""
+    sent, links, streams = Sent(), Links(), defaultdict[str, Jobs](Jobs)
+    monkeypatch.setattr(mesh, "time", sent)
+    made: Any = Peers(cast(Any, sent), cast(Any, links), streams.__getitem__, torch.float32, CPU)
+    for number in range(3):
+        made.send("b", path, torch.zeros(4), {"number": number})
+    return sent, links, streams
+
+
+def test_messages_to_another_host_are_on_their_way_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each takes its time on the links, and all of them one latency: as in the simulator."""
+    to_far = LinkPath({"here": (0,), "there": (1,)}, 16.0, 30.0)
+    sent, links, streams = sending(to_far, monkeypatch)
+    streams["links to b"].run()
+    assert links.far == 3
+    assert not sent.at_s, "booked while the first is on its way"
+    streams["to b"].run()
+    assert sent.at_s == [(0, 131.0), (1, 132.0), (2, 133.0)]
+
+
+def test_messages_of_one_host_ask_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, links, streams = sending(LinkPath({"here": (0, 1)}, 16.0, 30.0), monkeypatch)
+    assert set(streams) == {"to b"}
+    streams["to b"].run()
+    assert sent.at_s == [(0, 131.0), (1, 132.0), (2, 133.0)]
+    assert links.far == 0
+
+
+def test_messages_to_a_host_that_has_died_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    to_far = LinkPath({"here": (0,), "there": (1,)}, 16.0, 30.0)
+    sent, links, streams = sending(to_far, monkeypatch)
+    links.far = None
+    streams["links to b"].run()
+    streams["to b"].run()
+    assert not sent.at_s
