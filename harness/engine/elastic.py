@@ -8,7 +8,6 @@ from math import inf
 from typing import Any
 
 from harness.clock import Event, WallLoop
-from harness.configuration.checks import require
 from harness.device.base import Arriving, BaseInstance, Grown
 from harness.device.location import Location, dram, hbm, ssd
 from harness.device.topology import Topology
@@ -22,7 +21,7 @@ from harness.elastic.shared import Shared
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
 from harness.engine.device_share import gpu_share_bytes
-from harness.engine.fabric import LinkTable, TorchFabric
+from harness.engine.fabric import LinkTable, TorchFabric, check_leaves
 from harness.engine.pipeline import TorchLayerwise, TorchPipeline
 from harness.engine.worker_process import WorkerProcess
 from harness.engine.workers import Workers
@@ -75,17 +74,11 @@ class TorchElastic:
         self._workers, self._config, self._experiment = workers, config, experiment
         self._loop, self._book = loop, workers.book
         one_host, paced = workers.launcher.one_host, config.elastic.paced
-        leaf, node = experiment.hardware.devices_per_leaf, experiment.hardware.devices_per_node
-        shared = f"devices_per_leaf={leaf} is above devices_per_node={node}: paced links of a leaf"
-        booked = one_host or not paced or leaf is None or leaf <= node
-        require(booked, f"hardware.{shared} switch that nodes share need engine.cluster=local")
+        check_leaves(experiment.hardware, paced=paced, one_host=one_host)
         links = LinkTable(Topology(experiment.hardware), self._places(), paced, one_host)
         self._files = self._node_files()
         workers.launcher.open(self._files)
-        # By themselves: who books does not wait for what is read of a node's memory.
-        tables = [links.sizes(node) for node in range(experiment.hardware.num_nodes)]
-        workers.launcher.open(tables)
-        self._tables = [name for sizes in tables for name in sizes]
+        self._tables = links.open(workers.launcher, experiment.hardware.num_nodes)
         stall = workers.launcher.stall_links
         self._fabric = TorchFabric(loop, links, stall, config.elastic.chunk_bytes)
         self._shared = Shared(loop, experiment.recorder, self._fabric, KvDirectory(loop))

@@ -8,12 +8,15 @@ from itertools import count
 from typing import NoReturn
 
 from harness.clock import Event, WallLoop
+from harness.configuration.checks import require
+from harness.cost.hardware import Hardware
 from harness.device.location import Location, dram
 from harness.device.topology import Topology
 from harness.elastic.fabric import Memory, Sending, Span
 from harness.engine.agent import answer_of
 from harness.engine.bookings import table_bytes
 from harness.engine.commands import Commands, ignore
+from harness.engine.launcher import Launcher
 from harness.engine.paced_links import LinkPath
 from harness.engine.transport import Header
 from harness.errors import InstanceLost, RunError
@@ -219,6 +222,14 @@ class TorchFabric:
         self.on_lost(name, str(error))
 
 
+def check_leaves(hardware: Hardware, *, paced: bool, one_host: bool) -> None:
+    """UsageError for links of a leaf switch that hosts share: each would book them for itself."""
+    leaf, node = hardware.devices_per_leaf, hardware.devices_per_node
+    shared = f"devices_per_leaf={leaf} is above devices_per_node={node}: paced links of a leaf"
+    booked = one_host or not paced or leaf is None or leaf <= node
+    require(booked, f"hardware.{shared} switch that nodes share need engine.cluster=local")
+
+
 class LinkTable:
     """The links of a topology by number, as `PacedLinks` knows them. `paced`: as slow as their
     rates; else nothing is added to what copies take. `one_host`: all nodes are it; else each has a
@@ -244,6 +255,13 @@ class LinkTable:
         if not self.paced or (self._one_host and node > 0):
             return {}
         return {self.table(node): table_bytes(len(self._numbers))}
+
+    def open(self, launcher: Launcher, num_nodes: int) -> list[str]:
+        """Opens the tables of all nodes, by themselves: who books does not wait for what is read of
+        a node's memory. Their names."""
+        tables = [self.sizes(node) for node in range(num_nodes)]
+        launcher.open(tables)
+        return [name for sizes in tables for name in sizes]
 
     def ports(self, devices: Sequence[Location], others: Sequence[Location]) -> list[int]:
         """The own links of `devices`."""

@@ -7,7 +7,7 @@ of the bus: Aegaeon §5.2's unified KV cache. Which block is where is the harnes
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,14 +98,20 @@ class KvMemory:
                 self._host[host].copy_(self._region[device], non_blocking=True)
             finish(self._region.device)
 
-    def copy_from(self, file: NodeFile, blocks: Blocks, link: HostLink) -> None:
-        """Copies blocks from the KV cache of another node to the device, as `copy_in` does."""
-        with link.carry(blocks.num_bytes):
-            for device, host in blocks.runs():
-                content = bytearray(host.stop - host.start)
-                file.read(memoryview(content), host.start)
-                self._region[device].copy_(torch.frombuffer(content, dtype=torch.uint8))
-            finish(self._region.device)
+    def copy_from(
+        self, file: NodeFile, blocks: Blocks, chunk_bytes: int, carry: Callable[[int], None]
+    ) -> None:
+        """Copies blocks from the KV cache of another node to the device, as `copy_in` does.
+        `carry`: returns once the links on the way could have carried so many bytes more."""
+        for device, host in blocks.runs():
+            for at in range(0, host.stop - host.start, chunk_bytes):
+                size = min(chunk_bytes, host.stop - host.start - at)
+                carry(size)
+                content = bytearray(size)
+                file.read(memoryview(content), host.start + at)
+                part = torch.frombuffer(content, dtype=torch.uint8)
+                self._region[device.start + at : device.start + at + size].copy_(part)
+        finish(self._region.device)
 
     def copy_in(self, blocks: Blocks, link: HostLink) -> None:
         """Copies blocks from the host to the device; returns once the bytes are there."""

@@ -9,12 +9,16 @@ from math import inf, lcm
 from typing import Any
 
 from harness.cluster import Cluster
+from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile, TimeScale
-from harness.device.location import dram
-from harness.engine.config import TorchConfig
+from harness.device.location import dram, hbm
+from harness.device.topology import Topology
+from harness.engine.config import TorchConfig, TorchPoolConfig
 from harness.engine.device import TorchDevice
 from harness.engine.device_share import gpu_share_bytes
+from harness.engine.fabric import LinkTable, check_leaves
 from harness.engine.host_memory import HostMemory
+from harness.engine.paced_links import LinkPath
 from harness.engine.transport import Header
 from harness.engine.warm_speed import time_scale
 from harness.engine.worker_process import WorkerProcess, side_by_side
@@ -37,9 +41,10 @@ class TorchPool:
         memory_bytes = config.pool.cpu_device_bytes if share is None else share
         specs = list(self._models.values())
         self._plan = divided(config.pool, specs, config.block_tokens, memory_bytes)
-        self._memory = HostMemory(
-            workers.launcher, experiment.hardware.num_nodes, self._models, config.pool
-        )
+        hardware = experiment.hardware
+        self._memory = HostMemory(workers.launcher, hardware.num_nodes, self._models, config.pool)
+        self._links = between_nodes(hardware, config.pool, one_host=workers.launcher.one_host)
+        self._tables = self._links.open(workers.launcher, hardware.num_nodes)
         book = workers.book
         self._devices: list[TorchDevice] = []
         for index in range(workers.num_workers):
@@ -82,9 +87,18 @@ class TorchPool:
             "memory": "pooled", "models": dict(self._models), "plan": self._plan,
             "write": {name: self._memory.first_copies(name) for name in mine},
             "kv_file": dram(self._workers.nodes[index]).file("kv"), "time": not anew,
-            "nic_bytes_per_s": self._experiment.hardware.nic_bytes_per_s,
+            "tables": self._tables, "far": self._far(index),
         }  # fmt: skip
         return self._workers.start(index, setup)
+
+    def _far(self, index: int) -> dict[str, LinkPath]:
+        """How a worker reaches the KV of each other node, by its file; not paced: none."""
+        if not self._links.paced:
+            return {}
+        per_node = self._experiment.hardware.devices_per_node
+        place = hbm(*divmod(self._experiment.placements[index].devices.start, per_node))
+        others = [node for node in range(self._experiment.hardware.num_nodes) if node != place.node]
+        return {dram(node).file("kv"): self._links.path(dram(node), place) for node in others}
 
     def _resolved(self, ready: Sequence[Header], times: Mapping[str, TimeScale]) -> dict[str, Any]:
         pool, rate = self._config.pool, self._config.pool.link_bytes_per_s
@@ -97,6 +111,21 @@ class TorchPool:
             "speeds": [answer["speeds"] for answer in ready],
             "pool": facts | {"slab_bytes": self._plan.slab_bytes, "link_bytes_per_s": rate},
         }
+
+
+def between_nodes(hardware: Hardware, config: TorchPoolConfig, *, one_host: bool) -> LinkTable:
+    """The links over which instances fetch KV from other nodes, as the simulator has them: each
+    NIC is shared by all who use it. Paced where buses are; without NICs as slow as these."""
+    rate, nodes = config.link_bytes_per_s, range(hardware.num_nodes)
+    if rate is None or len(nodes) == 1:
+        return LinkTable(Topology(hardware), [], paced=False, one_host=one_host)
+    check_leaves(hardware, paced=True, one_host=one_host)
+    nic = hardware.nic_bytes_per_s or rate
+    paced = replace(hardware, pcie_bytes_per_s=rate, nic_bytes_per_s=nic)
+    devices = [
+        hbm(*divmod(each, hardware.devices_per_node)) for each in range(hardware.num_devices)
+    ]
+    return LinkTable(Topology(paced), [*map(dram, nodes), *devices], paced=True, one_host=one_host)
 
 
 def divided(

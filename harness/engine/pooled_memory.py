@@ -20,6 +20,7 @@ from harness.engine.layout import model_in, write_model
 from harness.engine.loader import HostLink, Source, WeightsLoader
 from harness.engine.model import TransformerDecoder
 from harness.engine.node_files import NodeFile, number_of
+from harness.engine.paced_links import FIRST, LinkPath, PacedLinks
 from harness.engine.runner import Runner
 from harness.engine.transport import Header, PeerLost, of_kind
 from harness.engine.warm_speed import timed
@@ -48,8 +49,9 @@ class PooledMemory:
         )  # fmt: skip
         rate = pool.link_bytes_per_s
         self._to_device, self._to_host = HostLink(rate), HostLink(rate)
-        across = None if rate is None else min(rate, setup["nic_bytes_per_s"] or rate)
-        self._from_far = HostLink(across)  # from another node's memory, by its NIC and our bus
+        self._links = PacedLinks({name: files[name] for name in setup["tables"]})
+        self._far = {file: of_kind(LinkPath, path) for file, path in setup["far"].items()}
+        self._chunk_bytes = setup["config"].elastic.chunk_bytes
         self._loader = WeightsLoader(self._weights, pool.stage_buffer_bytes, self._to_device)
         self._at: dict[str, int] = {}  # model -> where its weights are
         self._runners: dict[tuple[str, int], Runner] = {}  # model and place -> what runs it there
@@ -99,10 +101,23 @@ class PooledMemory:
             self._kv.copy_in(blocks, self._to_device)
         else:
             try:
-                self._kv.copy_from(self._files[header["far"]], blocks, self._from_far)
+                self._copy_from(header["far"], blocks)
             except PeerLost:
                 complete = False
         self._loop.answer(header["seq"], complete=complete)
+
+    def _copy_from(self, far: str, blocks: Blocks) -> None:
+        """From another node's memory, at the pace of the links on the way. PeerLost: it has
+        died."""
+        path, over = self._far.get(far), FIRST  # None: as fast as they are, in one piece
+        most = blocks.num_bytes if path is None else self._chunk_bytes
+
+        def carry(num_bytes: int) -> None:
+            nonlocal over
+            if path is not None:
+                over = self._links.carry(path, num_bytes, after=over)
+
+        self._kv.copy_from(self._files[far], blocks, most, carry)
 
     def _collect(self, header: Header) -> None:
         """What has to precede another model's tensors in a tensor library's own memory."""

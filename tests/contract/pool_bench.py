@@ -26,6 +26,7 @@ BLOCK_TOKENS = 16
 SLAB_BYTES = 262144  # of a device's KV: 4 blocks of narrow and same, 8 of wide, 1 of deep
 NUM_SLABS = 24  # on each device
 HOST_SLABS = 12  # of the same size
+FAST = 1e9  # bytes/s of a bus
 NAMES = {
     "narrow": "tiny-llama",
     "wide": "tiny-llama-wide",
@@ -35,19 +36,22 @@ NAMES = {
 
 
 class PoolBench:
-    """With `weights_of`, the weights buffer has room for these models together."""
+    """With `weights_of`, the weights buffer has room for these models together. `nic_bytes_per_s`:
+    that slow, and buses fast; None: as the profile has it, and live ones as fast as they are."""
 
     def __init__(
         self, kind: str, weights_of: tuple[str, ...], attention: str = "auto",
-        devices_per_node: int = 2,
+        devices_per_node: int = 2, num_devices: int = 2, nic_bytes_per_s: float | None = None,
     ) -> None:  # fmt: skip
         self.models = {name: model_spec(model) for name, model in NAMES.items()}
         weights = sum(device_weight_bytes(self.models[name]) for name in weights_of)
         hardware = replace(
-            hardware_profile("local"), num_devices=2,
+            hardware_profile("local"), num_devices=num_devices,
             devices_per_node=devices_per_node,
             memory_bytes=weights + NUM_SLABS * SLAB_BYTES,
         )  # fmt: skip
+        if nic_bytes_per_s is not None:
+            hardware = replace(hardware, nic_bytes_per_s=nic_bytes_per_s)
         node = OmegaConf.load(f"conf/engine/{kind}.yaml")
         assert node.block_tokens == BLOCK_TOKENS
         node.pool.memory_share = 1.0
@@ -58,6 +62,7 @@ class PoolBench:
         if kind == "torch":
             node.pool.cpu_device_bytes = hardware.memory_bytes
             node.attention = attention
+            node.pool.link_bytes_per_s = None if nic_bytes_per_s is None else FAST
         engine = build(plain(node), "engine")
         self.recorder = Recorder([])
         self._started = started(

@@ -137,6 +137,10 @@ def test_pooled_instances(bench_on_nodes: PoolBench, test: Callable[[PoolBench],
     test(bench_on_nodes)
 
 
+def test_a_nodes_nic_is_shared_by_all_who_fetch_kv_from_it() -> None:
+    pool.test_a_nodes_nic_is_shared_by_all_who_fetch_kv_from_it("torch")
+
+
 @pytest.mark.parametrize("test", DEDICATED, ids=lambda test: test.__name__)
 def test_dedicated_instances(test: Callable[[Any], None]) -> None:
     bench = instance.Bench("torch")

@@ -118,7 +118,10 @@ def test_blocks_go_out_and_come_back_wherever_they_lie(
             assert torch.equal(memory._host[to : to + size], before[at : at + size])
         memory._region.zero_()
         if across:
-            memory.copy_from(OpenFile(file.fileno()), blocks, HostLink(None))
+            carried: list[int] = []
+            memory.copy_from(OpenFile(file.fileno()), blocks, 100, carried.append)
+            assert sum(carried) == blocks.num_bytes
+            assert max(carried) <= 100
         else:
             memory.copy_in(blocks, HostLink(None))
     for block in range(20):
