@@ -92,7 +92,7 @@ class NodeAgent(Host):
 
         def refuse(waiting: str) -> None:
             _, _, holder = waiting.partition(": ")
-            raise _Refused(f"the run cannot have {self._address}: {holder}")
+            raise _Refused(f"the run cannot have {self._address} of the Ray cluster: {holder}")
 
         lock = device_lock.name_of(device)
         while lock not in locks:

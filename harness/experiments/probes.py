@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.configuration.ray_address import RAY_CLUSTER
 from harness.errors import RunError, UsageError
 from harness.records.run_folder import FinishedRun
 from harness.running import interrupts
@@ -46,7 +47,8 @@ def run_probe(
 ) -> Probe:
     """Runs `python -m harness` with `word`, which sets the key to `value`, unless that is complete
     in `folder`. `cwd`: where the command was given, for relative paths among `words`. Raises
-    UsageError where the run's folder cannot be had, which says nothing of the value."""
+    UsageError where the run's folder cannot be had, or a cluster's nodes, which says nothing of the
+    value."""
     interrupts.check()
     run = folder / word.partition("=")[2]
     command = [sys.executable, "-m", "harness", *words, word, run_dir_word(run)]
@@ -56,7 +58,8 @@ def run_probe(
         said = done.stderr.rpartition("error: ")[2].strip()
         if done.returncode != 2:
             raise RunError(f"{word}: {said or f'exit status {done.returncode}'}")
-        if (cwd / run).exists():  # a value that is refused leaves no folder
+        # A value that is refused leaves no folder, and what refuses it is no cluster.
+        if (cwd / run).exists() or RAY_CLUSTER in said:
             raise UsageError(f"{word}: {said}")
         return Probe(value, None, False, run, said)
     finished = FinishedRun.load(run)

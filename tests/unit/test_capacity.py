@@ -246,6 +246,21 @@ def test_a_folder_that_cannot_be_had_says_nothing_of_the_value(tmp_path: Path) -
         probed(tmp_path, "seed=2")
 
 
+def test_a_cluster_that_is_not_there_says_nothing_of_the_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that has another run, or too few nodes left."""
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setenv("HARNESS_DEVICE_LOCKS", str(tmp_path))
+    words = [
+        "+system=vllm", "+workload=burstgpt", "workload.num_requests=2", "+engine.cluster=ray",
+        "engine.device=cpu", "engine.num_threads=1", "tracking=none",
+    ]  # fmt: skip
+    terms, folder = terms_of("num_completed>0"), tmp_path / "runs"
+    with pytest.raises(UsageError, match="seed=1: no Ray cluster at RAY_ADDRESS="):
+        run_probe(terms, words, folder, Path.cwd(), 1.0, "seed=1")
+
+
 def test_a_word_that_no_run_takes_is_told(tmp_path: Path) -> None:
     words = ["+system=vllm", "+workload=nothing", "tracking=none", "engine=sim"]
     span = Span("seed", 1, 2, True, 0.1)
