@@ -46,7 +46,9 @@ def on_nodes(
     hardware, and each of a test bed's on a node of its own, of `num_nodes`."""
     on = replace(beds.hardware(num_nodes), devices_per_node=1)
 
-    def begun(engine: TorchEngine, stack: ExitStack, experiment: Experiment) -> AgentsLauncher:
+    def begun(
+        engine: TorchEngine, stack: ExitStack, experiment: Experiment, gpus: int
+    ) -> AgentsLauncher:
         return make(stack, experiment.hardware.num_nodes)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -66,6 +67,11 @@ class AgentsLauncher:
             broke = isinstance(error, RunError) or runs
             raise (RunError if broke else UsageError)(told) from None
         return FarProcess(agent, self.named(node), pid), sock
+
+    def share_bytes(self, device: str, nodes: Sequence[int]) -> int | None:
+        counts = Counter(nodes).items()
+        shares = [self.agents[node].ask("share_bytes", device, count) for node, count in counts]
+        return None if None in shares else min(shares)
 
     def victim(
         self, node: int, name: str, loop: Loop, find: Callable[[], Iterable[int]],

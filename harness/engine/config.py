@@ -68,8 +68,8 @@ class TorchConfig:
         there = self.transport == "sockets" or find_spec("nixl") is not None
         require(there, "engine.transport=nixl needs NIXL, which is not installed: pip install nixl")
         if self.cluster == "ray":
-            cpu = self.device == "cpu"
-            require(cpu, f"engine.cluster=ray with engine.device={self.device}; valid: cpu")
+            known = self.device != "auto"  # nodes may differ from this host
+            require(known, "engine.cluster=ray with engine.device=auto; valid: cpu, cuda")
             given = self.num_threads is not None
             require(given, "engine.cluster=ray needs engine.num_threads: nodes' cores may differ")
         at_least(self, 1, "engine", *AT_LEAST_ONE)

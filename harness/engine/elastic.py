@@ -20,7 +20,6 @@ from harness.elastic.pipeline import Stage, StagedBatch
 from harness.elastic.shared import Shared
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
-from harness.engine.device_share import gpu_share_bytes
 from harness.engine.fabric import LinkTable, TorchFabric, check_leaves
 from harness.engine.pipeline import TorchLayerwise, TorchPipeline
 from harness.engine.worker_process import WorkerProcess
@@ -145,7 +144,7 @@ class TorchElastic:
             raise UsageError("a cluster with an elastic instance has no others")
         model = spec_of(placement, self._experiment.models)
         memory_bytes = memory_for_kv(model, config.cpu_kv_bytes)
-        share_bytes = gpu_share_bytes(config.device, self._workers.num_workers)
+        share_bytes = self._workers.share_bytes()
         if share_bytes is not None:
             memory_bytes = int(share_bytes * config.memory_fraction)
         if config.num_kv_blocks is not None:

@@ -22,6 +22,7 @@ from harness.engine.agents_launcher import AgentsLauncher
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
+from harness.engine.device_share import num_gpus
 from harness.engine.elastic import TorchElastic
 from harness.engine.hf_config import check_config
 from harness.engine.instance import LiveRun, TorchInstance
@@ -60,10 +61,13 @@ class TorchEngine:
 
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
-        require_gpu(experiment.hardware, "torch", on_cpu=self._config.device == "cpu")
+        far = self._config.cluster == "ray" and self._config.device == "cuda"  # of nodes, with Ray
+        if not far:
+            require_gpu(experiment.hardware, "torch", on_cpu=self._config.device == "cpu")
+        gpus = experiment.hardware.devices_per_node if far else num_gpus(self._config.device)
         own = [each.own for each in experiment.placements if each.own is not None]
         check_models([*experiment.models.values(), *own])
-        check_ranks(experiment, self._config.device)
+        check_ranks(experiment, gpus)
         attention, device = self._config.attention, self._config.device
         attention_choice.check_models(attention, device, [*experiment.models.values(), *own])
         if any(placement.gained_bytes for placement in experiment.placements):
@@ -80,7 +84,7 @@ class TorchEngine:
         with ExitStack() as stack:
             started = num_workers(experiment)
             experiment.announce(f"starting {started} torch workers, device {device}")
-            launcher = self._launcher(stack, experiment)
+            launcher = self._launcher(stack, experiment, gpus)
             if isinstance(launcher, AgentsLauncher):
                 self._nodes = launcher.about
             self._workers = workers = Workers(stack, launcher, self._config, experiment)
@@ -104,10 +108,10 @@ class TorchEngine:
                     victim.expect()  # its node may die, which is the system's to deal with
             yield cluster
 
-    def _launcher(self, stack: ExitStack, experiment: Experiment) -> Launcher:
+    def _launcher(self, stack: ExitStack, experiment: Experiment, gpus: int) -> Launcher:
         hardware = experiment.hardware
         if self._config.cluster == "ray":
-            return ray_launcher(stack, hardware.num_nodes, hardware.nodes)
+            return ray_launcher(stack, hardware.num_nodes, hardware.nodes, gpus)
         if hardware.nodes is not None:
             raise UsageError(OF_A_CLUSTER)
         return LocalLauncher(stack, experiment.run_dir)

@@ -15,6 +15,7 @@ from typing import Protocol
 from harness.clock import Loop
 from harness.device.processes import Processes
 from harness.device.victim import Victim
+from harness.engine.device_share import gpu_share_bytes
 from harness.engine.host import Host, Launch
 
 
@@ -42,6 +43,10 @@ class Launcher(Protocol):
 
     def connect(self, one: str, other: str) -> None:
         """Has two workers with peers be able to talk to one another."""
+
+    def share_bytes(self, device: str, nodes: Sequence[int]) -> int | None:
+        """Each worker's equal part of a GPU's memory, of the smallest; None: they run on the CPU.
+        `device`: engine.device. `nodes`: each worker's."""
 
     def victim(
         self, node: int, name: str, loop: Loop, find: Callable[[], Iterable[int]],
@@ -74,6 +79,9 @@ class LocalLauncher:
     def start(self, launch: Launch, node: int) -> tuple[Process, socket.socket]:
         ours, theirs = socket.socketpair()
         return self._host.start(launch, theirs), ours
+
+    def share_bytes(self, device: str, nodes: Sequence[int]) -> int | None:
+        return gpu_share_bytes(device, len(nodes))
 
     def victim(
         self, node: int, name: str, loop: Loop, find: Callable[[], Iterable[int]],

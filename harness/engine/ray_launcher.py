@@ -29,46 +29,53 @@ OF_A_CLUSTER = "hardware.nodes names nodes of a Ray cluster: give engine.cluster
 
 
 def ray_launcher(
-    stack: ExitStack, num_nodes: int, addresses: Sequence[str] | None = None
+    stack: ExitStack, num_nodes: int, addresses: Sequence[str] | None = None, gpus: int = 0
 ) -> AgentsLauncher:
     """A launcher with an agent on each of `num_nodes` nodes of the cluster at RAY_ADDRESS, or on
-    this host; UsageError where there is none, or too small a one. `addresses`: of these
-    nodes; None: those with the most CPUs. Ends with `stack`."""
+    this host; UsageError where there is none, or too small a one. `addresses`: of these nodes;
+    None: those with the most CPUs. `gpus`: of each node, for workers to run on; 0: they run on
+    CPUs. Ends with `stack`."""
     ray = _connected(stack)
     token = secrets.token_bytes(tcp.TOKEN_BYTES)
-    bundles = bundles_on(ray.nodes(), num_nodes, addresses)
+    bundles = bundles_on(ray.nodes(), num_nodes, addresses, gpus)
     agents = _agents(ray, stack, bundles, token)
     check_versions(agents)
     locks = [device_lock.name_of("cpu")]  # the command's host, and this run's alone
     for agent in agents:
-        locks.append(agent.ask("hold", "cpu", locks))
+        for device in agent.ask("devices", "cuda" if gpus else "cpu"):
+            locks.append(agent.ask("hold", device, locks))
         agent.ask("end_with_parent")
     return AgentsLauncher(agents, token)
 
 
 def bundles_on(
-    nodes: Sequence[Mapping[str, Any]], num_nodes: int, addresses: Sequence[str] | None
-) -> list[dict[str, float]]:
-    """What to ask Ray for, of each node: all its CPUs, so that no other run comes beside."""
+    nodes: Sequence[Mapping[str, Any]], num_nodes: int, addresses: Sequence[str] | None,
+    gpus: int = 0,
+) -> list[dict[str, float]]:  # fmt: skip
+    """What to ask Ray for, of each node: all its CPUs, so that no other run comes beside, and
+    `gpus` GPUs."""
     cpus = [
         (node["Resources"]["CPU"], node["NodeManagerAddress"])
         for node in nodes
         if node["Alive"] and node["Resources"].get("CPU", 0) >= 1
-    ]
+        and node["Resources"].get("GPU", 0) >= gpus
+    ]  # fmt: skip
     if len(cpus) < num_nodes:
+        with_gpus = f" and {gpus} GPUs" if gpus else ""
         raise UsageError(
-            f"the hardware profile has {num_nodes} nodes, the Ray cluster {len(cpus)} with a CPU: "
-            "choose another profile, or start Ray on more nodes"
+            f"the hardware profile has {num_nodes} nodes, the Ray cluster {len(cpus)} with a CPU"
+            f"{with_gpus}: choose another profile, or start Ray on more nodes"
         )
+    gpu = {"GPU": gpus} if gpus else {}
     if addresses is None:
-        return [{"CPU": number} for number, _ in sorted(cpus, reverse=True)[:num_nodes]]
+        return [{"CPU": number, **gpu} for number, _ in sorted(cpus, reverse=True)[:num_nodes]]
     of_address = {address: number for number, address in sorted(cpus, reverse=True)}  # the fewest
     for address in addresses:
         if address not in of_address:
             valid = ", ".join(sorted(of_address))
             raise UsageError(f"hardware.nodes names {address}; the Ray cluster has {valid}")
     # Ray gives a node a resource of its address.
-    return [{"CPU": of_address[each], f"node:{each}": 0.001} for each in addresses]
+    return [{"CPU": of_address[each], **gpu, f"node:{each}": 0.001} for each in addresses]
 
 
 class RayAgent:
@@ -164,9 +171,11 @@ def _agents(
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     placed = ray.util.placement_group_table(group)["bundles_to_node_id"]
     agents = []
-    for node in range(len(bundles)):
+    for node, bundle in enumerate(bundles):
         strategy = PlacementGroupSchedulingStrategy(group, node)
         options = {"num_cpus": 1, "max_concurrency": 16, "scheduling_strategy": strategy}
+        if "GPU" in bundle:
+            options["num_gpus"] = bundle["GPU"]  # Ray shows it these: CUDA_VISIBLE_DEVICES
         kind = ray.remote(NodeAgent).options(**options)
         address = addresses[placed[node]]
         actor = kind.remote(address, token)

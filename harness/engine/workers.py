@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -32,7 +33,16 @@ class Workers:
         self._loop = experiment.loop
         per_node = experiment.hardware.devices_per_node
         self.nodes = [each.devices.start // per_node for each in experiment.placements]
-        self.num_workers = num_workers(experiment)
+        ranks = ranks_of(experiment)
+        self.num_workers = sum(ranks)
+        # Who shares the GPUs that a worker sees: all on one host, or those of its node.
+        host = [0 if launcher.one_host else node for node in self.nodes]
+        beside = Counter(at for at, count in zip(host, ranks, strict=True) for _ in range(count))
+        self._beside = [beside[at] for at in host]
+        self._devices = [
+            index if launcher.one_host else placement.devices.start
+            for index, placement in enumerate(experiment.placements)
+        ]
         self._clocks: dict[str, ClockOffset] = {}  # by the worker's name
         self.book = TokenBook(experiment.seed)
         stack.callback(write_tokens, experiment.run_dir / "tokens.parquet", self.book.generated)
@@ -55,7 +65,7 @@ class Workers:
             stamps=not self.launcher.one_host,
         )  # fmt: skip
         common = {
-            "op": "setup", "index": index, "num_workers": self.num_workers,
+            "op": "setup", "index": self._devices[index], "num_workers": self._beside[index],
             "num_threads": self._num_threads, "config": self._config,
             "warm_up_tokens": WARM_UP_TOKENS,
         }  # fmt: skip
@@ -71,6 +81,10 @@ class Workers:
     ) -> Victim:  # fmt: skip
         """The workers of a placement, for faults on purpose."""
         return self.launcher.victim(self.nodes[index], name, self._loop, find, expect)
+
+    def share_bytes(self) -> int | None:
+        """Of a GPU's memory, for each worker, where each placement has one; None: on CPUs."""
+        return self.launcher.share_bytes(self._config.device, self.nodes)
 
     def answers(self, workers: Sequence[WorkerProcess]) -> list[Header]:
         """Waits until all `workers` have set up their devices."""
@@ -94,6 +108,11 @@ class Workers:
 
 
 def num_workers(experiment: Experiment) -> int:
-    """One for each rank of an instance; models with fewer ranks leave devices without one."""
+    return sum(ranks_of(experiment))
+
+
+def ranks_of(experiment: Experiment) -> list[int]:
+    """How many workers each placement has: one for each rank of an instance. Models with fewer
+    ranks leave devices without one."""
     placed, models = experiment.placements, experiment.models
-    return sum(1 if each.model is None else spec_of(each, models).tp for each in placed)
+    return [1 if each.model is None else spec_of(each, models).tp for each in placed]

@@ -33,7 +33,7 @@ def devices_of(engine: Engine, node: Mapping[str, Any]) -> list[str]:
 
 def occupied(node: Mapping[str, Any]) -> list[str]:
     """The same, of a live engine of this host."""
-    if node.get("device") == "cpu" or node.get("cluster") == "ray":  # whose nodes serve on CPUs
+    if node.get("device") == "cpu" or node.get("cluster") == "ray":  # whose agents lock GPUs
         return ["cpu"]
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     known = [str(i) for i in range(len(gpu_monitor.devices()))]

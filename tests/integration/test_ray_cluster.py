@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from harness.engine.ray_launcher import ray_launcher
-from harness.errors import InstanceLost, UsageError
+from harness.errors import InstanceLost, RunError, UsageError
 from harness.records.journal import JOURNAL
 from harness.records.run_folder import FinishedRun
 from tests.agents import on_nodes
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.live, pytest.mark.alone, pytest.mark.filterwarnings("i
 
 NUM_NODES = 3
 ON_RAY = {"cluster": "ray", "device": "cpu"}
-NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+NODE = {"num_cpus": 1, "num_gpus": 1, "object_store_memory": 80 * 2**20}
 GONE_S = 20.0
 
 
@@ -95,6 +95,17 @@ def test_a_cluster_with_fewer_nodes_than_the_profile_is_refused(
     with pytest.raises(UsageError, match=says), started(tmp_path, [], 4, **ON_RAY):
         pass
     assert not ray.is_initialized()
+
+
+def test_a_node_shows_its_workers_the_gpus_of_the_profile(cluster: Any, tmp_path: Path) -> None:
+    """Ray is told of GPUs that there are not: as far as a host without one goes."""
+    with ExitStack() as stack:
+        launcher = ray_launcher(stack, NUM_NODES, None, 1)
+        assert [each["shown_gpus"] for each in launcher.about] == ["0"] * NUM_NODES
+    says = "engine.device=cuda, but torch finds no CUDA device here"
+    on_gpus = {"cluster": "ray", "device": "cuda"}
+    with pytest.raises(RunError, match=says), started(tmp_path, [], 3, **on_gpus):
+        pass
 
 
 def test_a_node_with_another_version_is_named(

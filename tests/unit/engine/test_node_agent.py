@@ -19,6 +19,7 @@ from harness.engine.launcher import NodeLost
 from harness.engine.node_agent import NodeAgent
 from harness.engine.site import FarCommand
 from harness.errors import RunError, UsageError
+from harness.records import gpu_monitor
 from harness.records.manifest import versions
 from harness.running import device_lock
 from tests.agents import Called
@@ -137,5 +138,26 @@ def test_another_runs_device_is_refused_and_this_runs_is_not_locked_twice(
         one, beside, another = (Called(stack, OURS) for _ in range(3))
         lock = one.ask("hold", "cpu", ["of the command's host"])
         assert beside.ask("hold", "cpu", ["of the command's host", lock]) == lock
-        with pytest.raises(UsageError, match=r"have 127\.0\.0\.1: process \d+ has"):
+        with pytest.raises(UsageError, match=r"127\.0\.0\.1 of the Ray cluster: process \d+ has"):
             another.ask("hold", "cpu", ["of another host"])
+
+
+def test_workers_of_nodes_have_the_share_of_the_fullest_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ExitStack() as stack:
+        launcher = AgentsLauncher([Called(stack, OURS), Called(stack, OURS)], OURS)
+        assert launcher.share_bytes("cpu", [0, 0, 1]) is None
+        monkeypatch.setattr(node_agent, "gpu_share_bytes", lambda device, count: 80 // count)
+        assert launcher.share_bytes("cuda", [0, 0, 1]) == 40
+        assert launcher.share_bytes("cuda", [0, 1]) == 80
+
+
+def test_an_agent_holds_the_gpus_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_monitor, "devices", lambda: [{}, {}, {}, {}])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
+    with ExitStack() as stack:
+        agent = Called(stack, OURS)
+        assert agent.ask("devices", "cuda") == ["gpu-1", "gpu-3"]
+        assert agent.ask("devices", "cpu") == ["cpu"]
+        assert agent.ask("about")["shown_gpus"] == "1,3"

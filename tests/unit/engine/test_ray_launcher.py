@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from harness.configuration.config import typed
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
+from harness.engine import engine
 from harness.engine.agent import AgentGone
 from harness.engine.config import TorchConfig
 from harness.engine.ray_launcher import RayAgent, bundles_on, check_versions, ray_launcher
 from harness.errors import RunError, UsageError
 from tests.elastic import hardware as cluster_of
 from tests.elastic import private
+from tests.integration.test_torch_engine import started
 from tests.running import composed
 
 
@@ -84,7 +87,7 @@ def test_an_agent_that_has_ended_is_told_from_one_that_does_not_answer(died: boo
     ("words", "says"),
     [
         (["+engine.cluster=slurm"], "engine.cluster=slurm"),
-        (["+engine.cluster=ray"], "engine.device=auto; valid: cpu"),
+        (["+engine.cluster=ray"], "engine.device=auto; valid: cpu, cuda"),
         (["+engine.cluster=ray", "engine.device=cpu"], "needs engine.num_threads"),
     ],
 )
@@ -118,8 +121,8 @@ def test_threads_leave_the_client_its_core(
         typed(values | {"num_threads": most + 1}, TorchConfig, "engine")
 
 
-def node(address: str, cpus: float, *, alive: bool = True) -> dict[str, Any]:
-    resources = {"CPU": cpus} if cpus else {}
+def node(address: str, cpus: float, *, gpus: int = 0, alive: bool = True) -> dict[str, Any]:
+    resources = ({"CPU": cpus} if cpus else {}) | ({"GPU": gpus} if gpus else {})
     return {"NodeManagerAddress": address, "Resources": resources, "Alive": alive}
 
 
@@ -129,6 +132,16 @@ def test_a_run_takes_all_cpus_of_its_nodes() -> None:
     assert bundles_on(nodes, 1, None) == [{"CPU": 8}]
     with pytest.raises(UsageError, match="profile has 3 nodes, the Ray cluster 2 with a CPU"):
         bundles_on(nodes, 3, None)
+
+
+def test_a_run_on_gpus_takes_nodes_that_have_as_many_as_the_profile() -> None:
+    nodes = [node("a", 4, gpus=2), node("b", 8), node("c", 2, gpus=4)]
+    assert bundles_on(nodes, 2, None, 2) == [{"CPU": 4, "GPU": 2}, {"CPU": 2, "GPU": 2}]
+    assert bundles_on(nodes, 1, ["c"], 4) == [{"CPU": 2, "GPU": 4, "node:c": 0.001}]
+    with pytest.raises(UsageError, match="the Ray cluster 1 with a CPU and 4 GPUs"):
+        bundles_on(nodes, 2, None, 4)
+    with pytest.raises(UsageError, match=r"hardware\.nodes names b; the Ray cluster has a, c"):
+        bundles_on(nodes, 2, ["a", "b"], 2)
 
 
 def test_a_profile_names_its_nodes_in_order() -> None:
@@ -154,3 +167,23 @@ def test_a_simulation_has_no_nodes_of_a_cluster() -> None:
         private("sim", 1, on=replace(cluster_of(1), nodes=["a"])),
     ):
         pass
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cuda", 2), ("cpu", 0)])
+def test_gpus_of_nodes_are_asked_of_ray_and_not_of_this_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, gpus: int
+) -> None:
+    looked: list[bool] = []
+
+    def asked(stack: ExitStack, num_nodes: int, addresses: None, gpus: int) -> None:
+        raise UsageError(f"{num_nodes} nodes with {gpus} GPUs")
+
+    monkeypatch.setattr(engine, "ray_launcher", asked)
+    monkeypatch.setattr(engine, "require_gpu", lambda *what, on_cpu: looked.append(on_cpu))
+    changes: dict[str, Any] = {"cluster": "ray", "device": device}
+    with (
+        pytest.raises(UsageError, match=f"2 nodes with {gpus} GPUs"),
+        started(tmp_path, [], 2, tp=2, **changes),
+    ):
+        pass
+    assert looked == ([True] if device == "cpu" else [])

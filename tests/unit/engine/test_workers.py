@@ -63,3 +63,32 @@ def test_an_instance_has_the_kv_that_all_its_ranks_have_room_for() -> None:
     rank = {"device": "cpu", "num_threads": 1, "weights_bytes": 1, "kv_bytes": 60}
     found = about(TWO, 10, rank | {"num_kv_blocks": 12})
     assert (found["num_kv_blocks"], found["kv_bytes"]) == (10, 50)
+
+
+@pytest.mark.parametrize(
+    ("one_host", "told"),
+    [(True, [(0, 4), (1, 4), (2, 4)]), (False, [(0, 3), (2, 3), (4, 1)])],
+)
+def test_workers_share_the_gpus_of_their_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, one_host: bool, told: list[tuple[int, int]]
+) -> None:
+    """A node's are seen by its own workers alone, which take them by their place there."""
+    sent: list[tuple[int, int]] = []
+
+    class Silent:
+        def __init__(self, *given: object, stamps: bool) -> None:
+            self.clock = ClockOffset()
+
+        def send(self, header: dict[str, Any]) -> None:
+            sent.append((header["index"], header["num_workers"]))
+
+    monkeypatch.setattr(live, "WorkerProcess", Silent)
+    launcher: Any = SimpleNamespace(start=lambda launch, node: (None, None), one_host=one_host)
+    config: Any = SimpleNamespace(num_threads=1, hang_timeout_s=1.0, step_timeout_s=1.0)
+    places = {range(2): "two", range(2, 3): "one", range(4, 5): "one"}  # nodes of four devices
+    placements = [Placement(devices=devices, model=model) for devices, model in places.items()]
+    with ExitStack() as stack:
+        workers = Workers(stack, launcher, config, asked(tmp_path, *placements))
+        for index in range(3):
+            workers.start(index, {})
+    assert sent == told
