@@ -63,6 +63,20 @@ def test_an_instance_of_two_ranks_is_served_on_each_node() -> None:
     contract.test_a_system_serves_twenty_requests(contract.TWO_RANKS, "torch")
 
 
+TWO = "hardware=local hardware.num_devices=2 hardware.devices_per_node=1"
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        "blitzscale_allcache", "blitzscale_colocated", "blitzscale_serverlessllm",
+        f"distserve {TWO}", f"flexgen {TWO}", f"serverlessllm_plus {TWO}", f"vllm_cfs {TWO}",
+    ],
+)  # fmt: skip
+def test_every_other_system_is_served_on_nodes(system: str) -> None:
+    contract.test_a_system_serves_twenty_requests(system, "torch")
+
+
 def test_aqua_pages_to_the_neighbour_on_a_node_of_two_devices() -> None:
     aqua.test_tokens_are_those_of_an_undisturbed_run("paged to the neighbour")
 
