@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.running import run_command
+from tests.slurm import stand_ins
 
 pytestmark = [pytest.mark.live, pytest.mark.alone]
 
@@ -17,6 +19,14 @@ POINT = (
 )  # fmt: skip
 # A Ray of the command's own, whatever else runs here.
 ALONE = ("hydra.launcher.ray.init.address=local", "+hydra.launcher.ray.init.num_cpus=1")
+# As in docs/cluster.md, on stand-ins for its commands.
+SLURM = tuple(f"hydra.launcher.{key}" for key in ("partition=cpu", "cpus_per_task=1", "mem_gb=4"))
+
+
+@pytest.fixture(autouse=True)
+def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = stand_ins(tmp_path_factory.mktemp("slurm") / "bin")
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
 
 
 def swept(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], int]:
@@ -31,6 +41,7 @@ each_launcher = pytest.mark.parametrize(
     [
         ("hydra_joblib_launcher", "joblib", ("hydra.launcher.n_jobs=2",)),
         ("hydra_submitit_launcher", "submitit_local", ()),
+        ("hydra_submitit_launcher", "submitit_slurm", SLURM),
         ("hydra_ray_launcher", "ray", ALONE),
     ],
 )
