@@ -70,8 +70,11 @@ class AgentsLauncher:
 
     def share_bytes(self, device: str, nodes: Sequence[int]) -> int | None:
         counts = Counter(nodes).items()
-        shares = [self.agents[node].ask("share_bytes", device, count) for node, count in counts]
-        return None if None in shares else min(shares)
+        shares: list[int | None] = [
+            self.agents[node].ask("share_bytes", device, count) for node, count in counts
+        ]
+        of_gpus = [share for share in shares if share is not None]
+        return min(of_gpus) if len(of_gpus) == len(shares) else None
 
     def victim(
         self, node: int, name: str, loop: Loop, find: Callable[[], Iterable[int]],

@@ -24,6 +24,8 @@ from harness.errors import RunError
 POLL_S = 2e-5
 NOTICE_S = 1.0
 
+Place = tuple[int, int, int]  # address, bytes, number of the device
+
 
 class NixlMemory:
     """A `PeerMemory`. `memory`: this worker's, as bytes. `name`: the worker's."""
@@ -33,20 +35,22 @@ class NixlMemory:
 
         self._loop, self._mesh, self._memory = loop, mesh, memory
         self._kind = "VRAM" if on_gpu(memory.device) else "DRAM"
+        self._device = memory.device.index or 0  # of this worker's host; a CPU has none
         self._agent: Any = nixl_agent(name, nixl_agent_config(backends=["UCX"]))
         self._agent.register_memory(memory)
         self._using = threading.Lock()  # the agent, by streams and peers' threads
-        self._peers: dict[str, tuple[str, int]] = {}  # NIXL's name, and where the memory begins
+        # NIXL's name, where the memory begins, and the number of its device
+        self._peers: dict[str, tuple[str, int, int]] = {}
         self._changed = threading.Condition()
         self.from_peers: Mapping[str, OnMessage] = {"where": self._on_where, "here": self._on_here}
 
     def write(self, peer: str, source: int, target: int, size: int) -> None:
         """Returns once `size` bytes from `source` are at `target` of the peer's memory. Raises
         PeerLost, or RunError where NIXL fails though the peer lives."""
-        name, begin = self._found(peer)
-        places = (self._memory.data_ptr() + source, begin + target)
+        name, begin, device = self._found(peer)
+        mine = (self._memory.data_ptr() + source, size, self._device)
         try:
-            state = self._written(peer, name, *places, size)
+            state = self._written(peer, name, mine, (begin + target, size, device))
         except Exception as error:  # NIXL's, which have no base of their own; told below
             state = repr(error)
         if state == "DONE":
@@ -57,11 +61,11 @@ class NixlMemory:
             raise PeerLost(f"worker {peer} is gone")
         raise RunError(f"NIXL cannot write to worker {peer}: {state}")
 
-    def _written(self, peer: str, name: str, source: int, target: int, size: int) -> str:
+    def _written(self, peer: str, name: str, source: Place, target: Place) -> str:
         """NIXL's word for how it ended; "PROC" where the peer has died meanwhile."""
         with self._using:
             mine, theirs = (
-                self._agent.get_xfer_descs([(at, size, 0)], self._kind) for at in (source, target)
+                self._agent.get_xfer_descs([place], self._kind) for place in (source, target)
             )
             handle = self._agent.initialize_xfer("WRITE", mine, theirs, name)
             state: str = self._agent.transfer(handle)
@@ -78,7 +82,7 @@ class NixlMemory:
         with self._changed:
             self._changed.notify_all()
 
-    def _found(self, peer: str) -> tuple[str, int]:
+    def _found(self, peer: str) -> tuple[str, int, int]:
         if peer not in self._peers:
             self._mesh.send(peer, {"op": "where"})
         with self._changed:
@@ -92,7 +96,7 @@ class NixlMemory:
     # From peers, on their threads, which send nothing
 
     def _on_where(self, name: str, header: Header, payload: bytearray) -> None:
-        said = {"op": "here", "begin": self._memory.data_ptr()}
+        said = {"op": "here", "begin": self._memory.data_ptr(), "device": self._device}
         with self._using:
             metadata = self._agent.get_agent_metadata()
 
@@ -106,5 +110,6 @@ class NixlMemory:
         with self._using:
             told = self._agent.add_remote_agent(bytes(payload))
         with self._changed:
-            self._peers[name] = told.decode() if isinstance(told, bytes) else told, header["begin"]
+            known = told.decode() if isinstance(told, bytes) else told
+            self._peers[name] = known, header["begin"], header["device"]
             self._changed.notify_all()

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -138,7 +138,8 @@ def sending(
     """Three messages that a worker has sent to b by `path`."""
     sent, links, streams = Sent(), Links(), defaultdict[str, Jobs](Jobs)
     monkeypatch.setattr(mesh, "time", sent)
-    made: Any = Peers(cast(Any, sent), cast(Any, links), streams.__getitem__, torch.float32, CPU)
+    given: list[Any] = [sent, links, streams.__getitem__]
+    made = Peers(*given, torch.float32, CPU)
     for number in range(3):
         made.send("b", path, torch.zeros(4), {"number": number})
     return sent, links, streams
