@@ -38,6 +38,7 @@ from harness.errors import InvalidRun, RunError, UsageError, first_line, told
 from harness.running import interrupts, sweep_points
 
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
+LEFT_OUT = ("slo.goodput=", "engine.cluster=", "engine.transport=", "hardware.nodes=")
 RUN_DIR, SWEEP_DIR, SWEEPER = "hydra.run.dir=", "hydra.sweep.dir=", "hydra/sweeper="
 MOST_REPEATS = 10_000  # Hydra writes out every run of a sweep before the first
 IN_A_RUN = "raised in a run"  # a note of errors that are ours, not of Hydra and its plugins
@@ -190,7 +191,7 @@ def null_quoted(word: str) -> str:
 
 def added(word: str) -> str:
     """A key that options of conf/ leave out is set like any other, without Hydra's plus signs."""
-    return f"++{word}" if word.startswith("slo.goodput=") else word
+    return f"++{word}" if word.startswith(LEFT_OUT) else word
 
 
 def repeated(words: Sequence[str]) -> list[str]:

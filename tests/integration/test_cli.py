@@ -100,6 +100,12 @@ def test_help_on_keys_tells_values_and_meanings() -> None:
         (["slo.ttft_s=0"], "slo.ttft_s=0 must be above 0 and finite"),
         (["slo=kunserve"], "slo.baseline=PATH"),
         (["slo.goodput=ttft:200 tbt:100"], "slo.goodput has 'tbt:100': give each limit once, as"),
+        (["engine=torch", "engine.cluster=slurm"], "engine.cluster=slurm is unknown; valid: local"),
+        (
+            ["engine=torch", "engine.transport=tcp"],
+            "engine.transport=tcp is unknown; valid: sockets",
+        ),
+        (["hardware.nodes=[a,b]"], "nodes names 2 nodes; valid: 1"),
         (["slo.goodput=gpt/ttft:200"], "slo.goodput: model=gpt is unknown; valid: default"),
         (["engine=openai"], "engine.url has no default: give engine.url=..."),
     ],
