@@ -90,7 +90,8 @@ class VllmEngine:
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         loop = experiment.loop
         assert isinstance(loop, WallLoop)
-        require_gpu(experiment.hardware, "vllm")
+        if self._config.cluster == "local":  # else nodes may have what this host has not
+            require_gpu(experiment.hardware, "vllm")
         served = resident_models(experiment.placements)
         for name in served:
             check_checkpoint(experiment.models[name])
@@ -144,14 +145,15 @@ class VllmEngine:
         if experiment.plugin is not None:
             raise UsageError("engine.cluster=ray with a plug-in of vLLM's; valid: local")
         widths = {len(placement.devices) for placement in experiment.placements}
-        if hardware.device != "cpu" or widths != {hardware.devices_per_node}:
+        if widths != {hardware.devices_per_node}:
             wide = " and ".join(map(str, sorted(widths)))
             raise UsageError(
-                "engine=vllm with engine.cluster=ray starts one server on each node, on CPUs: "
-                f"hardware.device={hardware.device} must be cpu, hardware.devices_per_node="
-                f"{hardware.devices_per_node} must be the tp of every model, here {wide}"
+                "engine=vllm with engine.cluster=ray starts one server on each node, with all its "
+                f"devices: hardware.devices_per_node={hardware.devices_per_node} must be the tp of "
+                f"every model, here {wide}"
             )
-        return ray_launcher(stack, hardware.num_nodes, hardware.nodes)
+        gpus = 0 if hardware.device == "cpu" else hardware.devices_per_node
+        return ray_launcher(stack, hardware.num_nodes, hardware.nodes, gpus)
 
     def _plans(
         self,
@@ -172,9 +174,11 @@ class VllmEngine:
             *config.extra_args,
         ]
         beside = plugin.gpus_beside if plugin else 0
-        places = vllm_command.placements(len(specs), max(s.tp for s in specs), os.environ, beside)
-        if config.cluster == "ray":  # a node's cores are all its server's
-            places = [{}] * len(specs)
+        # A node's cores are all its server's, and so are the GPUs that Ray shows its agent.
+        places: list[dict[str, str]] = [{}] * len(specs)
+        if config.cluster == "local":
+            tp = max(s.tp for s in specs)
+            places = vllm_command.placements(len(specs), tp, os.environ, beside)
         plans = []
         each = zip(specs, served, places, sites, strict=True)
         for i, (spec, name, place, site) in enumerate(each):
