@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import psutil
 import pytest
 
-from tests.running import run_command
+from harness.records.run_folder import FinishedRun
+from tests.running import ROOT, run_command
 from tests.slurm import stand_ins
 
 pytestmark = [pytest.mark.live, pytest.mark.alone]
@@ -78,3 +84,48 @@ def test_optuna_looks_at_the_objective(tmp_path: Path) -> None:
     ended, num_complete = swept(tmp_path, *words, "seed=range(0,100)")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert num_complete == 2
+
+
+def kill_session(number: int) -> None:
+    """Ends the processes of a session, and what they have started since."""
+    family = list[psutil.Process]()
+    for each in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(each.pid) == number:
+                family += [each, *each.children(recursive=True)]
+    for each in family:
+        with suppress(psutil.Error):
+            each.kill()
+
+
+def test_the_slurm_script_of_the_page(tmp_path: Path) -> None:
+    """Its nodes are two raylets of this host."""
+    pytest.importorskip("ray", reason="pip install '.[cluster]'")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    given = {
+        "SLURM_JOB_NODELIST": "127.0.0.1", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "1",
+        "RAY_PORT": str(port), "HOME": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    words = (
+        "hardware.num_devices=2", "workload.num_requests=6", "engine.num_threads=1",
+        "progress=false", "figure=null", f"hydra.run.dir={tmp_path / 'run'}",
+    )  # fmt: skip
+    short = TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True)  # for sockets
+    with (
+        short as of_ray,
+        (tmp_path / "said").open("w") as said,
+        subprocess.Popen(
+            ["bash", "docs/examples/cluster.sbatch", *words], cwd=ROOT, stdout=said, stderr=said,
+            env=os.environ | given | {"RAY_TMPDIR": of_ray}, start_new_session=True,
+        ) as script,
+    ):  # fmt: skip
+        try:
+            status = script.wait(300)
+        finally:  # as Slurm does
+            kill_session(script.pid)
+    assert status == 0, (tmp_path / "said").read_text()
+    finished = FinishedRun.load(tmp_path / "run")
+    assert finished.summary["num_completed"] == 6
+    assert len(finished.manifest["engine"]["nodes"]) == 2
