@@ -96,12 +96,14 @@ def machine(manifest: dict[str, Any]) -> str | None:
     if manifest["simulated"] or manifest["engine_name"] in ("openai", "imported"):
         return None
     if nodes := manifest["engine"].get("nodes"):  # of a cluster, on which the workers were
-        alike = Counter(f"{node['cpu']}, {node['cores']} cores" for node in nodes)
+        alike = Counter(_host(node, node["cores"]) for node in nodes)
         return " and ".join(f"{count} x {node}" for node, count in sorted(alike.items()))
-    told = manifest["machine"]
-    return ", ".join(
-        [told["cpu"], f"{told['num_cores']} cores", *(gpu["name"] for gpu in told["gpus"])]
-    )
+    return _host(manifest["machine"], manifest["machine"]["num_cores"])
+
+
+def _host(told: dict[str, Any], num_cores: int | None) -> str:
+    gpus = [gpu["name"] for gpu in told.get("gpus", ())]  # of a node, older manifests say none
+    return ", ".join([told["cpu"], f"{num_cores} cores", *gpus])
 
 
 def _kv_bytes(manifest: dict[str, Any]) -> str | None:

@@ -38,7 +38,7 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
         "versions": {"*": (str, NOTHING)},
         "engine": {
             "step_times": {"*": str}, "devices": [str], "profile": (str, NOTHING),
-            "nodes": [{"cpu": str, "cores": int}],
+            "nodes": [{"cpu": str, "cores": int, "gpus": [{"name": str}]}],
         },
         "machine": {"cpu": str, "num_cores": (int, NOTHING), "gpus": [{"name": str}]},
         "certificate": (dict, NOTHING),

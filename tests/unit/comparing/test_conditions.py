@@ -115,16 +115,26 @@ def test_live_runs_of_two_machines_are_refused_and_simulated_or_remote_ones_are_
         assert found["TTFT mean"] == "cannot tell (no floor)"
 
 
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"cpu": "EPYC", "cores": 4}, "1 x EPYC, 4 cores and 1 x Xeon, 2 cores"),
+        (
+            {"cpu": "Xeon", "cores": 2, "gpus": [{"name": "NVIDIA H100"}]},
+            "1 x Xeon, 2 cores and 1 x Xeon, 2 cores, NVIDIA H100",
+        ),
+    ],
+)
 def test_live_runs_on_other_nodes_are_of_two_machines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: dict[str, Any], named: str
 ) -> None:
-    node = {"cpu": "Xeon", "cores": 2}
+    node: dict[str, Any] = {"cpu": "Xeon", "cores": 2}
     paths = [
-        run(tmp_path / name, 0.5, system=name, engine="torch", engine_={"nodes": [node, other]})
-        for name, other in (("a", node), ("b", {"cpu": "EPYC", "cores": 4}))
+        run(tmp_path / name, 0.5, system=name, engine="torch", engine_={"nodes": [node, second]})
+        for name, second in (("a", node), ("b", other))
     ]
     assert main([*map(str, paths)]) == 2
-    told = "machine (2 x Xeon, 2 cores; 1 x EPYC, 4 cores and 1 x Xeon, 2 cores)"
+    told = f"machine (2 x Xeon, 2 cores; {named})"
     assert told in capsys.readouterr().err
 
 

@@ -101,7 +101,7 @@ def test_a_node_that_is_lost_is_named_with_its_address(monkeypatch: pytest.Monke
     with ExitStack() as stack:
         called = Called(stack, OURS)
         launcher = AgentsLauncher([called], OURS)
-        assert launcher.about[0].keys() == {"address", "cpu", "cores"}
+        assert launcher.about[0].keys() == {"address", "cpu", "cores", "gpus", "shown_gpus"}
         monkeypatch.setattr(called.agent, "wait", gone)
         with pytest.raises(NodeLost, match=r"is lost with node 0 \(127.0.0.1\)"):
             FarProcess(called, launcher.named(0), 1).wait()
