@@ -18,6 +18,7 @@ from tests.contract import test_elastic_deaths as deaths
 from tests.contract import test_elastic_kv as kv
 from tests.contract import test_instance as instance
 from tests.contract import test_pool as pool
+from tests.contract import test_pool_links as pool_links
 from tests.contract.pool_bench import PoolBench
 from tests.elastic import Beds, halves, private
 
@@ -138,7 +139,7 @@ def test_pooled_instances(bench_on_nodes: PoolBench, test: Callable[[PoolBench],
 
 
 def test_a_nodes_nic_is_shared_by_all_who_fetch_kv_from_it() -> None:
-    pool.test_a_nodes_nic_is_shared_by_all_who_fetch_kv_from_it("torch")
+    pool_links.test_a_nodes_nic_is_shared_by_all_who_fetch_kv_from_it("torch")
 
 
 @pytest.mark.parametrize("test", DEDICATED, ids=lambda test: test.__name__)

@@ -144,41 +144,6 @@ def test_kv_moves_to_another_instance_and_the_request_goes_on(bench: PoolBench) 
         assert request.computed_tokens == 50 + 8, "nothing was computed twice"
 
 
-NIC = 1e6  # bytes/s: the KV of a request of 60 tokens takes a quarter of a second
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_nodes_nic_is_shared_by_all_who_fetch_kv_from_it(kind: str) -> None:
-    """Two nodes read from one's host cache: in all no faster than one."""
-    bench = PoolBench(
-        kind, ("wide", "narrow"), devices_per_node=1, num_devices=3, nic_bytes_per_s=NIC
-    )
-    source, *targets = bench.pool
-    requests = [bench.request("narrow", 60) for _ in targets]
-
-    async def story() -> float:
-        for request in requests:
-            await bench.prefill(source, request)
-            await bench.loop.wait(source.swap_out(request, lambda: None))
-        begin_s, pairs = bench.loop.now, list(zip(targets, requests, strict=True))
-        arrivals = [target.swap_in(request, lambda: None) for target, request in pairs]
-        for arrived in arrivals:
-            assert arrived is not None
-            await bench.loop.wait(arrived)
-        end_s = bench.loop.now
-        for target, request in pairs:
-            target.evict(request)
-        return end_s - begin_s
-
-    try:
-        took_s = bench.run(story)
-    finally:
-        bench.close()
-    moves = bench.events("swap_in")
-    assert {event["instance"] for event in moves} == {target.name for target in targets}
-    assert took_s >= sum(event["fields"]["bytes"] for event in moves) / NIC
-
-
 def test_rule_1_a_batch_runs_only_with_all_its_kv_on_the_device(bench: PoolBench) -> None:
     first, second = bench.pool
     here, coming = bench.request("narrow"), bench.request("narrow")
