@@ -64,13 +64,15 @@ def test_an_instance_of_two_ranks_is_served_on_each_node() -> None:
 
 
 TWO = "hardware=local hardware.num_devices=2 hardware.devices_per_node=1"
+TWO_EACH = "hardware.num_devices=4 hardware.devices_per_node=2"
 
 
 @pytest.mark.parametrize(
     "system",
     [
         "blitzscale_allcache", "blitzscale_colocated", "blitzscale_serverlessllm",
-        f"distserve {TWO}", f"flexgen {TWO}", f"serverlessllm_plus {TWO}", f"vllm_cfs {TWO}",
+        f"distserve {TWO}", f"flexgen {TWO_EACH}", f"serverlessllm_plus {TWO}",
+        f"vllm_cfs {TWO_EACH}",
     ],
 )  # fmt: skip
 def test_every_other_system_is_served_on_nodes(system: str) -> None:
