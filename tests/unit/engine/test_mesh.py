@@ -138,8 +138,8 @@ def sending(
     """Three messages that a worker has sent to b by `path`."""
     sent, links, streams = Sent(), Links(), defaultdict[str, Jobs](Jobs)
     monkeypatch.setattr(mesh, "time", sent)
-    given: list[Any] = [sent, links, streams.__getitem__]
-    made = Peers(*given, torch.float32, CPU)
+    given: list[Any] = [sent, links, streams.__getitem__, torch.float32, CPU]
+    made = Peers(*given)
     for number in range(3):
         made.send("b", path, torch.zeros(4), {"number": number})
     return sent, links, streams
