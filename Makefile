@@ -29,6 +29,7 @@
 # make selftest         sixteen tests of the client, runs and simulator against a server that is known,
 #                       and the client's certificate (6 minutes)
 # make cluster          live instances on a Ray cluster of three nodes on this host; one node is killed
+# make cluster-faults   planned faults of instances, nodes and links there
 # make namespaces       as root, a Ray cluster of two network namespaces with a slow link, which is cut
 # make sweep-kills      a sweep of 200 points killed 20 times, beside an undisturbed one (joblib launcher)
 # make fuzz             10,000 odd trace files, overrides, ledgers and run folders, and all examples of
@@ -52,7 +53,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(
 
 .PHONY: help setup hashed wheels demo engines test check tests coverage mutants test-vllm fuzz bench
 .PHONY: bench-sim bench-elastic reproduce papers smoke archive bench-client selftest fidelity
-.PHONY: compare-examples fidelity-gpu faults gpu cluster namespaces sweep-kills clean
+.PHONY: compare-examples fidelity-gpu faults gpu cluster cluster-faults namespaces sweep-kills clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -143,7 +144,10 @@ faults: setup
 	$(PY) -m harness faults
 
 cluster: setup
-	$(PY) -m pytest -q -m "not vllm" tests/integration/test_ray_cluster.py
+	$(PY) -m pytest -q -m "not vllm" -k "not planned" tests/integration/test_ray_cluster.py
+
+cluster-faults: setup
+	$(PY) -m pytest -q -k planned tests/integration/test_ray_cluster.py
 
 namespaces: setup
 	$(PY) -m pytest -q tests/integration/test_two_namespaces.py
