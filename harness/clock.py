@@ -127,7 +127,7 @@ class Loop:
     def wait(self, event: Event, *others: Event, until: float = inf) -> Awaitable[bool]:
         """Waits for `event` or the first of `others`, at most to the time `until`. False: the time
         came first."""
-        return Wait((event, *others), until)
+        return Wait((event, *others) if others else (event,), until)
 
     def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
         """Runs until `main` returns, closes every other task, and returns `main`'s result.

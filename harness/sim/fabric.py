@@ -41,6 +41,11 @@ def alone(path: Path) -> float:
     return min(link.bytes_per_s / path.links.count(link) for link in path.links)
 
 
+def names(ends: tuple[Memory, Memory]) -> list[str]:
+    """Of all instances and files that the two ends of a copy are made of."""
+    return [end.name for memory in ends for end in memory.owners]
+
+
 class SimFabric:
     """`notice_s`: from an instance's death until those who wait for it are told."""
 
@@ -52,7 +57,7 @@ class SimFabric:
     ) -> None:
         self.network = network
         self._loop, self._hbm_bytes_per_s, self._notice_s = loop, hbm_bytes_per_s, notice_s
-        self._ends: dict[Event, Sequence[str]] = {}  # copies under way, set when an end dies
+        self._ends: dict[Event, tuple[Memory, Memory]] = {}  # copies: set when an end dies
         self._lost: dict[str, Event] = {}  # the dead -> set once that is known
         self.interrupt: dict[
             str, Callable[[], None]
@@ -70,22 +75,21 @@ class SimFabric:
         if source.place == target.place:  # every byte is read and written once
             await self._loop.sleep(2 * num_bytes / self._hbm_bytes_per_s)
             return True
-        ends = (*source.owners, *target.owners)
-        names = [end.name for end in ends]
+        ends = source, target
         if self._lost:
-            await self.require(*names)
+            await self.require(*names(ends))
         cut, stop = Event(self._loop), sending.stop
-        self._ends[cut] = names
-        path, chunk_bytes = self.network.path(source.place, target.place), sending.chunk_bytes
-        pace = None
-        if chunk_bytes is not None and sending.issue_s is not None:
-            pace, chunk_bytes = issued_pace(path, num_bytes, chunk_bytes, sending.issue_s), None
-        elif chunk_bytes is not None and num_bytes > MANY_CHUNKS * chunk_bytes:
-            pace, chunk_bytes = mean_pace(path, num_bytes, chunk_bytes), None
-        told = [end for end in ends if end.name in self.beside]
-        rate = 0.0 if not told else alone(path) if pace is None else pace.bytes_per_s
-        for end in told:
-            self.beside[end.name](end.place, rate)
+        self._ends[cut] = ends
+        chunk_bytes = sending.chunk_bytes
+        pace: Link | None = None
+        if chunk_bytes is not None:
+            path = self.network.path(source.place, target.place)
+            if sending.issue_s is not None:
+                pace, chunk_bytes = issued_pace(path, num_bytes, chunk_bytes, sending.issue_s), None
+            elif num_bytes > MANY_CHUNKS * chunk_bytes:
+                pace, chunk_bytes = mean_pace(path, num_bytes, chunk_bytes), None
+        if self.beside:
+            self._tell_beside(ends, pace, 1)
         try:
             done = await self.network.transfer(
                 source.place, target.place, num_bytes,
@@ -95,11 +99,20 @@ class SimFabric:
             )  # fmt: skip
         finally:
             del self._ends[cut]
-            for end in told:
-                self.beside[end.name](end.place, -rate)
+            if self.beside:
+                self._tell_beside(ends, pace, -1)
         if self._lost:
-            await self.require(*names)
+            await self.require(*names(ends))
         return done
+
+    def _tell_beside(self, ends: tuple[Memory, Memory], pace: Link | None, sign: int) -> None:
+        """A copy between `ends` begins, or ends with `sign` -1."""
+        told = [end for memory in ends for end in memory.owners if end.name in self.beside]
+        if told:
+            path = self.network.path(ends[0].place, ends[1].place)
+            rate = sign * (alone(path) if pace is None else pace.bytes_per_s)
+            for end in told:
+                self.beside[end.name](end.place, rate)
 
     async def load(
         self, source: Memory, target: Memory, layers: Mapping[int, Span],
@@ -122,7 +135,7 @@ class SimFabric:
     ) -> None:
         """Waits until the source has a layer; raises InstanceLost where an end dies before."""
         cut = Event(self._loop)
-        self._ends[cut] = source.name, target.name
+        self._ends[cut] = source, target
         try:
             await self.require(source.name)
             await self._loop.wait(arrival, *([cut] if stop is None else [cut, stop]))
@@ -153,7 +166,7 @@ class SimFabric:
         if name not in self._lost:
             self._lost[name] = Event(self._loop)
             for cut, ends in self._ends.items():
-                if name in ends:
+                if name in names(ends):
                     cut.set()
             self.interrupt[name]()
             self._loop.spawn(self._tell(name), name=f"{name} is dead")

@@ -8,31 +8,48 @@ Knows links, not places; chunks, queues and latency are the network's.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import count
 from math import inf
 
-from harness.clock import Event, Loop
+from harness.clock import Event, Loop, Task
 from harness.device.topology import Link
 from harness.sim.fair_share import fair_rates
 
+KNOWN = 4096  # groups of flows of which the rates are kept, the latest
 
-@dataclass(slots=True, eq=False)
+
+class Port:
+    """A link with the flows that cross it. `touched`: they have changed since rates were shared;
+    `met`: the last sharing that came past."""
+
+    def __init__(self) -> None:
+        self.flows: dict[Flow, None] = {}
+        self.ended_bytes = 0
+        self.touched = False
+        self.met = 0
+
+
+class Route:
+    """Links, with their ports, that flows cross. `alone`: the rate of a flow that shares none."""
+
+    def __init__(self, links: tuple[Link, ...], ports: list[Port]) -> None:
+        self.links, self.ports = links, ports
+        self.alone = fair_rates([(0, links)])[0]
+
+
 class Flow:
     """`left_bytes` were still to be sent at `since_s`, and go at `rate` bytes/s from then on. Of a
     striped flow, which may cross a link several times, all counts are of one stripe."""
 
-    links: tuple[Link, ...]
-    num_bytes: int
-    priority: int
-    left_bytes: float
-    since_s: float
-    done: Event
-    rate: float = 0.0
-    finish_s: float = inf
+    def __init__(
+        self, route: Route, num_bytes: int, priority: int, since_s: float, done: Event
+    ) -> None:
+        self.route, self.num_bytes, self.priority, self.done = route, num_bytes, priority, done
+        self.left_bytes, self.since_s = float(num_bytes), since_s
+        self.rate, self.finish_s = 0.0, inf
+        self.met = 0
 
     def sent_bytes(self, now: float) -> float:
         return self.num_bytes - self.left_bytes + self.rate * (now - self.since_s)
@@ -53,61 +70,75 @@ class Fluid:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._on: defaultdict[Link, dict[Flow, None]] = defaultdict(dict)
+        self._ports: dict[Link, Port] = {}
+        self._routes: dict[tuple[Link, ...], Route] = {}
         self._num_flows = 0
-        self._ended_bytes: defaultdict[Link, int] = defaultdict(int)
-        self._touched: dict[Link, None] = {}  # links whose flows changed since rates were shared
+        self._driver: Task | None = None
+        self._touched: list[Port] = []
+        self._sharings = 0
         self._changed = Event(loop)
         self._finishes: list[tuple[float, int, Flow]] = []  # a heap; stale entries are skipped
-        self._order = count()
-        self._alone: dict[tuple[Link, ...], float] = {}  # the rate of a flow that shares no link
+        self._order = 0  # of the last entry
+        self._rates: Callable[[tuple[tuple[int, tuple[Link, ...]], ...]], list[float]]
+        self._rates = lru_cache(KNOWN)(fair_rates)
 
     def start(self, links: tuple[Link, ...], num_bytes: int, priority: int) -> Flow:
         """A flow from now on; `flow.done` is set at its end."""
-        now, done = self._loop.now, Event(self._loop)
-        flow = Flow(links, num_bytes, priority, float(num_bytes), now, done)
-        for link in links:
-            self._on[link][flow] = None
+        route = self._routes.get(links)
+        if route is None:
+            ports = [self._ports.setdefault(link, Port()) for link in links]
+            route = self._routes[links] = Route(links, ports)
+        flow = Flow(route, num_bytes, priority, self._loop.now, Event(self._loop))
+        for port in route.ports:
+            port.flows[flow] = None
         self._num_flows += 1
-        if self._num_flows == 1:
-            self._loop.spawn(self._drive(), name="network")
+        if self._driver is None or self._driver.done:
+            self._driver = self._loop.spawn(self._drive(), name="network")
         self._touch(flow)
+        self._changed.set()
         return flow
 
     def set_priority(self, flow: Flow, priority: int) -> None:
         """`flow`, which is under way, goes on with `priority`."""
         flow.priority = priority
         self._touch(flow)
+        self._changed.set()
 
     def cut(self, flow: Flow, num_bytes: int) -> None:
         """`flow`, which is under way, ends once it has sent `num_bytes`: not less than it has."""
         flow.change_size(num_bytes, self._loop.now)
-        heappush(self._finishes, (flow.finish_s, next(self._order), flow))
+        self._queue(flow)
         self._changed.set()
 
     def busy(self, links: tuple[Link, ...]) -> bool:
         """Whether one of `links` carries a flow."""
-        return self._num_flows > 0 and any(self._on[link] for link in links)
+        if not self._num_flows:
+            return False
+        return any(link in self._ports and self._ports[link].flows for link in links)
 
     def carried_bytes(self, link: Link) -> float:
         """What has crossed `link` so far: a counter, as a NIC has one."""
-        now = self._loop.now
-        under_way = (flow.links.count(link) * flow.sent_bytes(now) for flow in self._on[link])
-        return self._ended_bytes[link] + sum(under_way, 0.0)
+        port, now = self._ports.get(link), self._loop.now
+        if port is None:
+            return 0.0
+        under_way = (flow.route.links.count(link) * flow.sent_bytes(now) for flow in port.flows)
+        return port.ended_bytes + sum(under_way, 0.0)
 
     def _touch(self, flow: Flow) -> None:
-        for link in flow.links:
-            self._touched[link] = None
-        self._changed.set()
+        for port in flow.route.ports:
+            if not port.touched:
+                port.touched = True
+                self._touched.append(port)
 
     async def _drive(self) -> None:
-        """Runs while there are flows; `start` spawns it again."""
-        while self._num_flows:
+        """Sees to all ends and rates."""
+        while True:
             if not self._changed.is_set:
                 await self._loop.wait(self._changed, until=self._next_finish_s())
             self._changed.clear()
-            self._end_finished()
-            self._share()
+            if self._num_flows:
+                self._end_finished()
+                self._share()
 
     def _next_finish_s(self) -> float:
         heap = self._finishes
@@ -120,47 +151,51 @@ class Fluid:
         while self._next_finish_s() <= now:
             _, _, flow = heappop(self._finishes)
             flow.finish_s = -inf  # no heap entry of it is valid any more
-            for link in flow.links:
-                self._on[link].pop(flow, None)
-                self._ended_bytes[link] += flow.num_bytes
-                self._touched[link] = None
+            for port in flow.route.ports:
+                port.flows.pop(flow, None)  # a striped flow may cross it again
+                port.ended_bytes += flow.num_bytes
+            self._touch(flow)
             self._num_flows -= 1
             flow.done.set()
 
     def _share(self) -> None:
         """New rates for the flows that the touched links can affect."""
         flows = self._affected()
-        self._touched.clear()
-        if not flows:
-            return
-        now = self._loop.now
-        for flow, rate in zip(flows, self._rates(flows), strict=True):
-            if rate != flow.rate:
-                flow.change_rate(rate, now)
-                if rate > 0:
-                    heappush(self._finishes, (flow.finish_s, next(self._order), flow))
+        if len(flows) == 1:
+            self._give(flows[0], flows[0].route.alone)
+        elif flows:
+            rates = self._rates(tuple([(flow.priority, flow.route.links) for flow in flows]))
+            for flow, rate in zip(flows, rates, strict=True):
+                self._give(flow, rate)
 
-    def _rates(self, flows: Sequence[Flow]) -> Sequence[float]:
-        if len(flows) > 1:
-            return fair_rates([(flow.priority, flow.links) for flow in flows])
-        links = flows[0].links
-        if links not in self._alone:
-            (self._alone[links],) = fair_rates([(0, links)])
-        return (self._alone[links],)
+    def _give(self, flow: Flow, rate: float) -> None:
+        if rate != flow.rate:
+            flow.change_rate(rate, self._loop.now)
+            if rate > 0:
+                self._queue(flow)
+
+    def _queue(self, flow: Flow) -> None:
+        self._order += 1
+        heappush(self._finishes, (flow.finish_s, self._order, flow))
 
     def _affected(self) -> list[Flow]:
         """The flows connected to the touched links through shared links."""
-        links = [link for link in self._touched if self._on[link]]
-        if not links:
-            return []
-        seen = set(links)
-        flows: dict[Flow, None] = {}
-        while links:
-            for flow in self._on[links.pop()]:
-                if flow not in flows:
-                    flows[flow] = None
-                    for link in flow.links:
-                        if link not in seen:
-                            seen.add(link)
-                            links.append(link)
-        return list(flows)
+        self._sharings += 1
+        sharing = self._sharings
+        ports, flows = list[Port](), list[Flow]()
+        for port in self._touched:
+            port.touched = False
+            if port.flows:
+                port.met = sharing
+                ports.append(port)
+        self._touched = []
+        while ports:
+            for flow in ports.pop().flows:
+                if flow.met != sharing:
+                    flow.met = sharing
+                    flows.append(flow)
+                    for port in flow.route.ports:
+                        if port.met != sharing:
+                            port.met = sharing
+                            ports.append(port)
+        return flows

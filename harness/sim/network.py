@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import chain, count
-from math import ceil, isclose
+from math import ceil, inf, isclose
 
-from harness.clock import Event, Loop
+from harness.clock import Event, Loop, Wait
 from harness.device.location import Location, Place, members
 from harness.device.topology import Link, Path, Topology
 from harness.sim.fluid import Flow, Fluid
@@ -108,6 +108,7 @@ class Network:
         assert num_bytes >= 1, num_bytes
         assert chunk_bytes is None or chunk_bytes >= 1, chunk_bytes
         channel = self.channel(src, dst, stream)
+        links = channel.path.links if pace is None else (*channel.path.links, pace)
         rank = (-priority, next(self._order))
         arrived = 0
         while arrived < num_bytes:
@@ -116,9 +117,20 @@ class Network:
                 self.fluid.set_priority(channel.flow, priority)  # not slower than who waits for it
             if not channel.take():
                 await channel.enter(rank)
-            sent = await self._send(channel, size, priority, pace, stops)
+            # The channel is this message's own until it has arrived, or was broken off.
+            whole = not any(stop.is_set for stop in stops)
+            if whole:
+                if channel.path.latency_s > 0:
+                    await self._loop.sleep(channel.path.latency_s)
+                channel.flow = flow = self.fluid.start(links, size, channel.at_least(priority))
+                await Wait((flow.done, *stops), inf)
+                whole = flow.done.is_set
+                if not whole:
+                    self.fluid.cut(flow, ceil(flow.sent_bytes(self._loop.now)))
+                    await self._loop.wait(flow.done)
+                channel.flow = None
             channel.leave()
-            if not sent:
+            if not whole:
                 break
             arrived += size
         channel.admit()
@@ -172,31 +184,6 @@ class Network:
 
     def path(self, src: Place, dst: Place) -> Path:
         return self.channel(src, dst, "").path
-
-    async def _send(
-        self,
-        channel: Channel,
-        num_bytes: int,
-        priority: int,
-        pace: Link | None,
-        stops: tuple[Event, ...],
-    ) -> bool:
-        """One message: the channel is its own until it has arrived, or was broken off."""
-        if any(stop.is_set for stop in stops):
-            return False
-        if channel.path.latency_s > 0:
-            await self._loop.sleep(channel.path.latency_s)
-        urgency = channel.at_least(priority)
-        links = channel.path.links if pace is None else (*channel.path.links, pace)
-        channel.flow = self.fluid.start(links, num_bytes, urgency)
-        flow = channel.flow
-        await self._loop.wait(flow.done, *stops)
-        whole = flow.done.is_set
-        if not whole:
-            self.fluid.cut(flow, ceil(flow.sent_bytes(self._loop.now)))
-            await self._loop.wait(flow.done)
-        channel.flow = None
-        return whole
 
     def channel(self, src: Place, dst: Place, stream: str) -> Channel:
         """The turns of the transfers of `stream` from `src` to `dst`."""
