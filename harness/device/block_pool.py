@@ -100,7 +100,7 @@ class BlockPool:
                 held[request.request_id] = after
                 more += after - before
                 grown.append((request, before))
-        if not self._take_grown(grown, more):
+        if more and not self._take_grown(grown, more):
             for request, before in grown:
                 held[request.request_id] = before
             return None

@@ -72,6 +72,7 @@ class DeviceLayout:
                 f"devices) leaves no memory for KV in {memory_bytes / 2**30:.2f} GiB a device; use "
                 "more devices (model.tp) or another profile"
             )
+        self._groups: dict[range, tuple[int, ...]] = {}  # of layers that were asked for
         self.layer_at: list[range] = []  # each layer's bytes
         for size in sizes:
             self.layer_at.append(range(start, start + size))
@@ -79,6 +80,9 @@ class DeviceLayout:
 
     def groups(self, layers: range) -> tuple[int, ...]:
         """The page groups of `layers`; UsageError where they cut a page or are none."""
+        known = self._groups.get(layers)
+        if known is not None:
+            return known
         last = self.spec.num_layers
         whole = layers.start % self.page_layers == 0 and (
             layers.stop % self.page_layers == 0 or layers.stop == last
@@ -88,7 +92,8 @@ class DeviceLayout:
                 f"layers [{layers.start}, {layers.stop}) are no pages of {self.page_layers} layers "
                 f"of the {last} of model {self.spec.name}"
             )
-        return tuple(range(layers.start // self.page_layers, -(-layers.stop // self.page_layers)))
+        groups = range(layers.start // self.page_layers, -(-layers.stop // self.page_layers))
+        return self._groups.setdefault(layers, tuple(groups))
 
     def weight_bytes(self, layers: Iterable[int]) -> int:
         return sum(len(self.layer_at[layer]) for layer in layers)

@@ -57,7 +57,8 @@ class ElasticInstance:
         self.lost: InstanceLost | None = None
         self.runner: Runner  # set by the engine
         self._shared, self._loop, self._directory = shared, shared.loop, shared.directory
-        self._here = {layer: Event(self._loop) for layer in range(self.model.num_layers)}
+        self._every = range(self.model.num_layers)
+        self._here = {layer: Event(self._loop) for layer in self._every}
         self._away = set(self._here)  # layers that are not here
         self._loading = set[int]()
         self.gone = Event(self._loop)  # set once it is lost
@@ -105,10 +106,11 @@ class ElasticInstance:
         comes; where some were, that iteration is all. A load that is broken off leaves the batch
         waiting for the next."""
         self.check_alive()
-        every = range(self.model.num_layers)
+        every, requests = self._every, batch.requests
         self.check_layers(every)
-        requests = batch.requests
-        running = await self.begin(requests)
+        if self._directory.closed:
+            await self._directory.opened(requests)
+        running = self.begin(requests)
         try:
             self._check_kv(requests)
             arriving = self.arriving(every)
@@ -123,10 +125,10 @@ class ElasticInstance:
                     if request.finished:
                         self._directory.forget(request)
 
-    async def begin(self, requests: list[Request]) -> RunningBatch:
-        """Begins a batch that needs this instance; `end` ends it. InstanceLost where it has died,
-        be it while KV of `requests` was moved."""
-        running = await self._directory.begin(requests)
+    def begin(self, requests: list[Request]) -> RunningBatch:
+        """Begins a batch that needs this instance, its requests' gates being open; `end` ends it.
+        InstanceLost where it has died, be it while KV of `requests` was moved."""
+        running = self._directory.begin(requests)
         if self.lost is not None:
             self._directory.end(running)
             raise self.lost

@@ -83,11 +83,17 @@ class KvDirectory:
 
     # Running batches
 
-    async def begin(self, requests: list[Request]) -> RunningBatch:
-        """A batch of `requests`, a list of its own, once no gate is closed. RunError where one of
-        them is in another one."""
-        if self._gates:
-            await self._gates_open([request.request_id for request in requests])
+    @property
+    def closed(self) -> bool:
+        """Whether a gate is closed: a batch may have to wait until its requests are `opened`."""
+        return bool(self._gates)
+
+    async def opened(self, requests: list[Request]) -> None:
+        """Returns once no gate of `requests` is closed; comes before each `begin`."""
+        await self._gates_open([request.request_id for request in requests])
+
+    def begin(self, requests: list[Request]) -> RunningBatch:
+        """A batch of `requests`, a list of its own. RunError: one of them is in another one."""
         for request in requests:
             if request.in_batch:
                 raise RunError(f"request {request.request_id} is in two batches at once")

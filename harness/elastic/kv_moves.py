@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from harness.elastic.fabric import Sending, Span
+from harness.elastic.fabric import Sending
 from harness.elastic.kv_directory import Holder
 from harness.elastic.page_pool import Groups
 from harness.elastic.page_tables import KvCopy, PageTables, copying
@@ -81,20 +81,15 @@ class KvMover:
 
     def copy(self, copies: Sequence[KvCopy], route: KvRoute, sending: Sending) -> Awaitable[bool]:
         """Makes `copies`, which both ends have room for, and moves nothing. False: broken off."""
-        source, target, groups = route
+        (source, target, groups), fabric = route, self._shared.fabric
         num_bytes = route.num_bytes(copies)
         if not num_bytes:
             return _done()
-
-        def spans() -> list[Span]:
-            assert source.tables is not None
-            assert target.tables is not None
-            return source.tables.spans(copies, groups, target.tables, source.page_bytes)
-
-        tables = [each.tables for each in (source, target) if each.tables is not None]
-        ends, fabric = (source.memory, target.memory), self._shared.fabric
-        copy = partial(fabric.copy, *ends, num_bytes, spans, sending)
-        return self._uncompacted(copy, tables) if tables else copy()
+        if source.tables is None or target.tables is None:  # places do not matter
+            return fabric.copy(source.memory, target.memory, num_bytes, list, sending)
+        spans = partial(source.tables.spans, copies, groups, target.tables, source.page_bytes)
+        copy = partial(fabric.copy, source.memory, target.memory, num_bytes, spans, sending)
+        return self._uncompacted(copy, [source.tables, target.tables])
 
     async def _uncompacted(
         self, copy: Callable[[], Awaitable[bool]], tables: Sequence[PageTables]

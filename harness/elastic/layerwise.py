@@ -121,7 +121,8 @@ class LayerwiseBatch:
         self._busy = True
         try:
             if self._running is None:
-                self._running = await self._directory.begin(self._batch.requests)
+                await self._directory.opened(self._batch.requests)
+                self._running = self._directory.begin(self._batch.requests)
             instance.check_alive()  # it may have died while KV of the batch was moved
             instance.join(self._running)
             previous = self.at
@@ -173,7 +174,7 @@ class LayerPass:
         self, batch: Batch, instance: ElasticInstance, executor: LayerwiseExecutor, shared: Shared
     ) -> None:
         self._batch, self._instance, self._executor = batch, instance, executor
-        self._recorder = shared.recorder
+        self._directory, self._recorder = shared.directory, shared.recorder
         self.executed = 0  # layers, from the first one on
 
     async def run(self, layers: range) -> None:
@@ -191,7 +192,8 @@ class LayerPass:
                     f"{instance.name}: layers {layers} need the KV of page groups "
                     f"{sorted(needed)} of request {request.request_id}; here are {list(here)}"
                 )
-        running = await instance.begin(self._batch.requests)
+        await self._directory.opened(self._batch.requests)
+        running = instance.begin(self._batch.requests)
         try:
             previous = instance if self.executed else None
             run = LayerRun(self._batch, instance, layers, previous, (), sent=False)

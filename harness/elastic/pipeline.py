@@ -93,7 +93,8 @@ class Pipeline(BaseInstance):
         for instance, _ in self.stages:
             instance.check_alive()
         requests = batch.requests
-        running = await self._directory.begin(requests)
+        await self._directory.opened(requests)
+        running = self._directory.begin(requests)
         needed: list[ElasticInstance] = []
         grown: Grown = []
         try:
