@@ -20,6 +20,8 @@ from harness.errors import InstanceLost
 from harness.request import Request
 from systems.blitzscale.instances import Fleet, Role, Slot, State
 
+Parts = list[tuple[ElasticInstance, Groups]]  # (instance, page groups) of a request's KV
+
 
 class Handover:
     """Sends KV to decodes. recompute: takes requests whose KV is lost, and their slot."""
@@ -55,12 +57,13 @@ class Handover:
                 self._count(request, -1)
                 slot.instance.evict(request)
                 continue
-            target = self._room(request, slot)
+            parts = self._parts(request, slot)
+            target = self._room(request, slot, parts)
             if target is None:
                 return
             self._waiting.popleft()
             self._count(request, -1)
-            if all(holder is target.instance for holder, _ in self._parts(request, slot)):
+            if all(holder is target.instance for holder, _ in parts):
                 self._arrived(request, slot, target)
             else:
                 self._fleet.loop.spawn(self._send(request, slot, target), name="KV to decode")
@@ -77,17 +80,16 @@ class Handover:
         self._waiting = kept
         self.dispatch()
 
-    def _parts(self, request: Request, slot: Slot) -> list[tuple[ElasticInstance, Groups]]:
-        """(instance, page groups) of the request's KV."""
+    def _parts(self, request: Request, slot: Slot) -> Parts:
         where = self._fleet.cluster.directory.where(request)
         if not where:
             return [(slot.instance, slot.instance.kv.all_groups)]
         return [(self._fleet.named(holder.name).instance, groups) for holder, groups in where]
 
-    def _room(self, request: Request, slot: Slot) -> Slot | None:
+    def _room(self, request: Request, slot: Slot, parts: Parts) -> Slot | None:
         """Reserves room at a decode and returns it; None if no decode has room. Decodes that
-        already hold KV of the request come first."""
-        holders = [holder for holder, _ in self._parts(request, slot)]
+        already hold KV of the request come first. parts: of its KV."""
+        holders = [holder for holder, _ in parts]
         decodes = self._fleet.of(Role.DECODE, State.SERVING)
         if slot.is_at(Role.DECODE, State.SHUTTING):  # what it has it serves to the end
             decodes = (*decodes, slot)
@@ -95,12 +97,13 @@ class Handover:
         def rank(decode: Slot) -> tuple[bool, int, int]:
             return decode.instance not in holders, self._coming[decode.name], decode.tokens
 
+        owner, tokens = owner_of(request), kv_tokens(request)
         for target in sorted(decodes, key=rank):
             kv = target.instance.kv
             here = kv.held.get(request.request_id, 0) * len(kv.groups.get(request.request_id, ()))
-            here += kv.reserved.get(owner_of(request), 0)
-            pages = kv.blocks_for(kv_tokens(request)) * len(kv.all_groups) - here
-            if kv.reserve(max(0, pages), owner_of(request)):
+            here += kv.reserved.get(owner, 0)
+            pages = kv.blocks_for(tokens) * len(kv.all_groups) - here
+            if kv.reserve(max(0, pages), owner):
                 return target
         return None
 

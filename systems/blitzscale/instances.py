@@ -56,7 +56,11 @@ class State(Enum):
     NULL = "null"
 
 
-LOADED = (State.SERVING, State.SHUTTING, State.NULL)  # states with all layers
+States = tuple[State, ...]
+
+LOADED: States = (State.SERVING, State.SHUTTING, State.NULL)  # states with all layers
+AT_WORK: States = (State.SERVING, State.LOADING)
+LEAVING: States = (State.SHUTTING, State.NULL)
 STATES = tuple(State)
 
 
@@ -166,7 +170,7 @@ class Fleet:
         self.fabric = fabric_of(cluster.hardware)
         self.model = slots[0].instance.model
         self.others: list[Fleet] = []
-        self._found: dict[tuple[Role | None, tuple[State, ...]], Sequence[Slot]] = {}
+        self._found: dict[tuple[Role | None, States], Sequence[Slot]] = {}
         for slot in slots:
             slot.changed = self.changed
         self._by_name = {slot.name: slot for slot in slots}
@@ -188,11 +192,11 @@ class Fleet:
 
     def in_use(self) -> Sequence[Slot]:
         """Slots that are alive and in some state."""
-        return self.of(None, *STATES)
+        return self._at(None, STATES)
 
     def leaving(self) -> Sequence[Slot]:
         """Slots that end their requests, or have ended them: they could be taken back."""
-        return self.of(None, State.SHUTTING, State.NULL)
+        return self._at(None, LEAVING)
 
     def changed(self) -> None:
         """A slot has another role or state, or its instance has died: who is where is found
@@ -202,6 +206,9 @@ class Fleet:
     def of(self, role: Role | None, *states: State) -> Sequence[Slot]:
         """Slots that are alive, do the work of `role` (None: any) and are in one of `states`. They
         are found once between two changes, however often the monitor looks."""
+        return self._at(role, states)
+
+    def _at(self, role: Role | None, states: States) -> Sequence[Slot]:
         found = self._found.get((role, states))
         if found is None:
             found = tuple(slot for slot in self.slots if slot.is_at(role, *states))
@@ -210,7 +217,7 @@ class Fleet:
 
     def count(self, role: Role) -> int:
         """Instances that serve as `role`, or load to do so."""
-        return len(self.of(role, State.SERVING, State.LOADING))
+        return len(self._at(role, AT_WORK))
 
     def free(self) -> list[Slot]:
         """Slots on GPUs that no model uses."""
@@ -231,5 +238,5 @@ class Fleet:
 
     def wake(self, role: Role) -> None:
         """Wakes all slots that do the work of `role`."""
-        for slot in self.of(role, *STATES):
+        for slot in self._at(role, STATES):
             slot.notify()

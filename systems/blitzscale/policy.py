@@ -16,7 +16,7 @@ from systems.blitzscale.config import ROUNDING, Bounds, Config, Ranges
 from systems.blitzscale.instances import Fleet, Role
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: each look makes one, in half the time
 class Seen:
     """The load and the instances of a model at one moment."""
 

@@ -78,8 +78,8 @@ class Service:
     def _look(self) -> Seen:
         """Observes the model now."""
         fleet, now_s, colocated = self.fleet, self._loop.now, self._config.colocation
-        sending = fleet.of(Role.PREFILL, State.SERVING)
-        decoding = fleet.of(Role.DECODE, State.SERVING)
+        sending, decoding = [fleet.of(role, State.SERVING) for role in (Role.PREFILL, Role.DECODE)]
+        loading = [fleet.of(role, State.LOADING) for role in (Role.PREFILL, Role.DECODE)]
         held = sum(slot.tokens for slot in decoding) + self._serving.handover.waiting_tokens
         if colocated:  # prompts wait for the same room
             held += self.prompts.kv_tokens
@@ -88,13 +88,10 @@ class Service:
             prompt_tokens_per_s=self._monitor.tokens_per_s(now_s),
             queued_tokens=self.prompts.tokens + self._pairing.queued_tokens,
             kv_tokens=held,
-            prefills=fleet.count(Role.PREFILL),
+            prefills=len(sending) + len(loading[0]),
             sending=len(sending),
-            decodes=0 if colocated else fleet.count(Role.DECODE),
-            loading=(
-                bool(fleet.of(Role.PREFILL, State.LOADING)),
-                bool(fleet.of(Role.DECODE, State.LOADING)),
-            ),
+            decodes=0 if colocated else len(decoding) + len(loading[1]),
+            loading=(bool(loading[0]), bool(loading[1])),
             leaving_tokens=sum(slot.tokens for slot in sending),
             moving_tokens=self._serving.handover.moving_tokens,
         )
