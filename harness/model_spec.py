@@ -90,6 +90,9 @@ class ModelSpec:
             require(getattr(self, field) == value, told)
         self._check_experts()
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.tp, self.seed))  # look-ups of models are frequent: not of all
+
     def _check_experts(self) -> None:
         total, used = self.num_experts, self.num_experts_per_token
         told = f"num_experts={total} and num_experts_per_token={used}"

@@ -33,7 +33,8 @@ GROUPS = {
         "harness/request.py", "harness/sim/compute.py", "harness/sim/instance.py",
     ],
     "devices": [
-        "harness/pooled/blocks.py", "harness/elastic/instance.py", "harness/pooled/host.py",
+        "harness/pooled/blocks.py", "harness/pooled/device.py", "harness/elastic/instance.py",
+        "harness/pooled/host.py",
         "harness/elastic/kv_directory.py", "harness/elastic/kv_moves.py",
         "harness/elastic/page_pool.py", "harness/elastic/layerwise.py",
         "harness/pooled/instance.py", "harness/pooled/kv.py", "harness/pooled/slab.py",
@@ -46,8 +47,8 @@ GROUPS = {
     ],
     "vllm": ["systems/baselines/vllm.py"],
     "aegaeon": [
-        "systems/aegaeon/decode.py", "systems/aegaeon/prefill.py", "systems/aegaeon/scaling.py",
-        "systems/aegaeon/variants.py",
+        "systems/aegaeon/decode.py", "systems/aegaeon/estimate.py", "systems/aegaeon/prefill.py",
+        "systems/aegaeon/quota.py", "systems/aegaeon/scaling.py", "systems/aegaeon/variants.py",
     ],
     "muxserve": [
         "systems/muxserve/adbs.py", "systems/muxserve/mesh.py", "systems/muxserve/resident.py",

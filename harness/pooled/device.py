@@ -6,8 +6,8 @@ real bytes. Which bytes, when and where to is decided above, once (`harness.pool
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from harness.clock import Event
 from harness.device.instance import Instance
@@ -17,15 +17,16 @@ from harness.pooled.blocks import SlabPool
 from harness.pooled.slab import Run
 
 
-class KvCopy(NamedTuple):
+class KvCopy:
     """The first `num_blocks` blocks of one request, from one side of the bus to the other, one to
     one: runs in the device's KV region (of each of its GPUs) and in the host cache of `node`."""
 
-    model: str
-    node: int
-    num_blocks: int
-    device_runs: Sequence[Run]
-    host_runs: Sequence[Run]
+    def __init__(
+        self, model: str, node: int, num_blocks: int, device_runs: Sequence[Run],
+        host_runs: Sequence[Run],
+    ) -> None:  # fmt: skip
+        self.model, self.node, self.num_blocks = model, node, num_blocks
+        self.device_runs, self.host_runs = device_runs, host_runs
 
 
 class Device(Protocol):
@@ -57,7 +58,7 @@ class Device(Protocol):
         """Copies the weights within the buffer, on the device."""
         ...
 
-    async def copy_out(self, copy: KvCopy) -> None:
+    def copy_out(self, copy: KvCopy) -> Coroutine[Any, Any, object]:
         """Device to host; runs beside `execute`, in a stream of its own."""
         ...
 

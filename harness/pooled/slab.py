@@ -72,22 +72,23 @@ class SlabAllocator:
         pool = self._pools.get(shape)
         if pool is None:
             return len(self._free_slabs) * self._blocks_per_slab(shape)
-        slabs = pool.num_slabs + len(self._free_slabs)
-        return slabs * pool.blocks_per_slab - pool.num_used
+        return self._left(pool)
 
     def alloc(self, shape: KvShape, num_blocks: int) -> list[Run]:
         """`num_blocks` blocks; OutOfMemory, and no change, where `room` is less.
 
         Slabs that `shape` has are filled before it gets another.
         """
-        if num_blocks > self.room(shape):
-            raise OutOfMemory(
-                f"{num_blocks} KV blocks of {shape.block_bytes} bytes are asked for, and "
-                f"{self.room(shape)} can be had"
-            )
         pool = self._pools.get(shape)
+        new = pool is None
         if pool is None:
             pool = _Pool(shape.block_bytes, self._blocks_per_slab(shape))
+        if num_blocks > self._left(pool):
+            raise OutOfMemory(
+                f"{num_blocks} KV blocks of {shape.block_bytes} bytes are asked for, and "
+                f"{self._left(pool)} can be had"
+            )
+        if new:
             self._pools[shape] = pool
         pool.num_used += num_blocks
         runs = list[Run]()
@@ -173,6 +174,10 @@ class SlabAllocator:
         else:
             peak = self._pools[shape].peak_slabs if shape in self._pools else 0
         return self.unused_bytes(shape) / (peak * self.slab_bytes) if peak else 0.0
+
+    def _left(self, pool: _Pool) -> int:
+        slabs = pool.num_slabs + len(self._free_slabs)
+        return slabs * pool.blocks_per_slab - pool.num_used
 
     def _add_slab(self, pool: _Pool) -> int:
         """Gives `pool` a slab; where it begins."""

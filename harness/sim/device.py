@@ -8,11 +8,12 @@ the kernels running beside it, a few per cent of the memory bandwidth, is not mo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from harness.clock import Event
 from harness.cost.model import CostModel
-from harness.device.location import Location, dram
+from harness.device.location import Location, Place, dram
 from harness.device.topology import Link
 from harness.engine_api import Experiment
 from harness.errors import InstanceLost
@@ -89,18 +90,21 @@ class SimDevice:
         if self.may_fail:
             await self._answer()
 
-    async def copy_out(self, copy: KvCopy) -> None:
-        num_bytes = copy.num_blocks * self._block_bytes[copy.model]
-        await self._network.transfer(self._gpus, dram(copy.node), num_bytes, stream="kv")
-        if self.may_fail:
-            await self._answer()
+    def copy_out(self, copy: KvCopy) -> Coroutine[Any, Any, bool]:
+        return self._copy(self._gpus, dram(copy.node), copy)
 
-    async def copy_in(self, copy: KvCopy) -> bool:
+    def copy_in(self, copy: KvCopy) -> Coroutine[Any, Any, bool]:
+        return self._copy(dram(copy.node), self._gpus, copy)
+
+    def _copy(self, src: Place, dst: Place, copy: KvCopy) -> Coroutine[Any, Any, bool]:
         num_bytes = copy.num_blocks * self._block_bytes[copy.model]
-        await self._network.transfer(dram(copy.node), self._gpus, num_bytes, stream="kv")
-        if self.may_fail:
-            await self._answer()
-        return True
+        copied = self._network.transfer(src, dst, num_bytes, stream="kv")
+        return self._answered(copied) if self.may_fail else copied
+
+    async def _answered(self, copied: Coroutine[Any, Any, bool]) -> bool:
+        complete = await copied
+        await self._answer()
+        return complete
 
     async def restart(self) -> None:
         await self._loop.sleep(self._config.restart_s)

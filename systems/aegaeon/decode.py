@@ -21,12 +21,11 @@ from systems.aegaeon.quota import quotas
 from systems.aegaeon.scaling import Scaler
 
 
-@dataclass(slots=True, eq=False)
 class DecodeBatch:
-    """Requests of one model that decode together."""
+    """Requests of one model that decode together, oldest first."""
 
-    model: str
-    requests: list[Request]  # oldest first
+    def __init__(self, model: str, requests: list[Request]) -> None:
+        self.model, self.requests = model, requests
 
     @property
     def context_tokens(self) -> int:
@@ -34,14 +33,15 @@ class DecodeBatch:
         return sum(request.known_tokens for request in self.requests)
 
 
-@dataclass(slots=True, eq=False)
 class Turn:
-    """One batch's turn in a round."""
+    """One batch's turn in a round. left_s: of the quota; decoding uses it up once `awaited` is
+    empty: requests of the batch at the start of the turn whose KV is not here yet; None: not begun.
+    """
 
-    batch: DecodeBatch
-    left_s: float  # left of the quota; decoding uses it up once `awaited` is empty
-    # Requests of the batch at the start of the turn whose KV is not here yet; None: not begun.
-    awaited: list[Request] | None = None
+    # Not a dataclass: their constructors stay Python, and each round makes turns.
+    def __init__(self, batch: DecodeBatch, left_s: float) -> None:
+        self.batch, self.left_s = batch, left_s
+        self.awaited: list[Request] | None = None
 
     def starts(self, arrived: Sequence[Request]) -> bool:
         """Whether the turn's clock runs: the KV of every request that was in the batch at its start
@@ -147,9 +147,10 @@ class Decoder:
     def joinable(self, request: Request, but: DecodeBatch | None = None) -> DecodeBatch | None:
         """The first batch of the request's model that has room for it, other than `but`; None if
         there is none."""
-        same = [b for b in self._of_model.get(request.model, {}) if b is not but]
-        if not same:
+        of_model = self._of_model.get(request.model)
+        if not of_model:
             return None
+        same = [batch for batch in of_model if batch is not but]
         kv = self.instance.kv(request.model)
         return first_with_room(same, request, kv, self._limits.lookahead_tokens)
 
@@ -186,7 +187,8 @@ class Decoder:
             for batch in self.work_list:
                 self._of_model.setdefault(batch.model, {})[batch] = None
             quotas_s = round_quotas(self.work_list, self._estimator, self._limits)  # line 7
-            self._turns = list(map(Turn, self.work_list, quotas_s))  # line 8
+            each = zip(self.work_list, quotas_s, strict=True)
+            self._turns = [Turn(batch, left_s) for batch, left_s in each]  # line 8
             passed_over = True
             for k, turn in enumerate(self._turns):  # line 9
                 self._turn = k
@@ -310,3 +312,15 @@ class Decoder:
         assert len(batch.requests) > 1, f"request {request.request_id} alone does not fit"
         batch.requests.remove(request)
         self.add(request, self.joinable(request, but=batch))
+
+
+def first_joinable(
+    decoders: Iterable[Decoder], request: Request
+) -> tuple[Decoder, DecodeBatch] | None:
+    """Line 2: the first batch of the request's model with room, instance by instance, and whose it
+    is; None: there is none."""
+    for decoder in decoders:
+        batch = decoder.joinable(request)
+        if batch is not None:
+            return decoder, batch
+    return None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from mypy_extensions import mypyc_attr
 from scipy.optimize import nnls
 
 from harness.model_spec import ModelSpec
@@ -40,6 +41,7 @@ class Fit:
         return terms[0] * first + terms[1] * second + terms[2] * third
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Estimator:
     """Estimates in seconds for all `models`, fitted to `profile`.
 

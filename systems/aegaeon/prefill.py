@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from harness.clock import Loop
 from harness.pooled.instance import PooledInstance
@@ -19,7 +18,6 @@ from systems.aegaeon.scaling import Scaler
 PS_PER_S = 10**12
 
 
-@dataclass(slots=True, eq=False)
 class Group:
     """Prefill jobs of one model.
 
@@ -27,10 +25,11 @@ class Group:
     does not decrease g.size" (§4.2).
     """
 
-    model: str
-    pending: deque[Request] = field(default_factory=deque)  # the front one may be running
-    pending_ps: deque[int] = field(default_factory=deque)  # how long each one takes
-    size: int = 0  # requests that were ever in the group
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.pending = deque[Request]()  # the front one may be running
+        self.pending_ps = deque[int]()  # how long each one takes
+        self.size = 0  # requests that were ever in the group
 
     def add(self, request: Request, prefill_ps: int) -> None:
         """Adds the request to the end of the group."""

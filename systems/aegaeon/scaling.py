@@ -121,6 +121,8 @@ class Scaler:
         """Begins to load the first of `upcoming` that is not the running model, if it fits."""
         if self._on.prefetch and self._may_choose:
             self._may_choose = not self.prefetch_once
+            if self.instance.prefetching is not None:
+                return  # there is room for one
             following = next((m for m in upcoming if m != self.instance.model), None)
             if following is not None and self.instance.can_prefetch(following):
                 self.instance.prefetch(following)

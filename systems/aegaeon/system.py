@@ -20,7 +20,7 @@ from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, pooled
 from harness.pooled.instance import PooledInstance
 from harness.request import Request
-from systems.aegaeon.decode import DecodeBatch, Decoder, RoundLimits
+from systems.aegaeon.decode import DecodeBatch, Decoder, RoundLimits, first_joinable
 from systems.aegaeon.estimate import Estimator
 from systems.aegaeon.fault import MortalProxy
 from systems.aegaeon.partition import partitions
@@ -184,15 +184,17 @@ class Aegaeon:
             prefiller, group = chosen[found[0]], found[1]
             prefiller.add(request, group)
         else:
-            prefiller = chosen[least([self._load(p) for p in chosen])]
+            prefiller = chosen[least(self._loads(chosen))]
             prefiller.add(request, None)
         return prefiller.instance.name
 
-    def _load(self, prefiller: Prefiller) -> float:
-        if self._unified:  # prefills end soon; the load must also count what there is to decode
-            decoder = self._decoders[self._prefillers.index(prefiller)]
-            return len(prefiller.queue) + len(decoder.work_list)
-        return self._variant.load(prefiller.jobs, prefiller.instance.model)
+    def _loads(self, prefillers: Sequence[Prefiller]) -> list[float]:
+        if not self._unified:
+            return self._variant.loads(prefillers)
+        # Prefills end soon; the load must also count what there is to decode.
+        decoders = [self._decoders[self._prefillers.index(each)] for each in prefillers]
+        both = zip(prefillers, decoders, strict=True)
+        return [len(prefiller.queue) + len(decoder.work_list) for prefiller, decoder in both]
 
     def _after_prefill(self, prefiller: Prefiller, request: Request) -> None:
         if request.finished:  # its first token was its last
@@ -219,13 +221,13 @@ class Aegaeon:
         Returns the name of the decode instance.
         """
         chosen = self._decoders_of[request.model]
-        for decoder in chosen:
-            batch = decoder.joinable(request)
-            if batch is not None:
-                decoder.add(request, batch)
-                return decoder.instance.name
-        decoder = chosen[least([len(d.work_list) for d in chosen])]
-        decoder.add(request, None)
+        found = first_joinable(chosen, request)
+        if found is not None:
+            decoder, batch = found
+            decoder.add(request, batch)
+        else:
+            decoder = chosen[least([len(d.work_list) for d in chosen])]
+            decoder.add(request, None)
         return decoder.instance.name
 
     def _lost(self, instance: PooledInstance, leaving: set[int]) -> None:

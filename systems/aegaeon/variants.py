@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from harness.device.block_pool import BlockPool
 from harness.pooled.instance import PooledInstance
 from systems.aegaeon.decode import DecodeBatch, first_with_room, grouped
-from systems.aegaeon.prefill import JobQueue
+from systems.aegaeon.prefill import JobQueue, Prefiller
 
 
 @dataclass(kw_only=True, slots=True)
@@ -30,6 +30,10 @@ class Variant:
     def load(self, queue: JobQueue, running: str | None) -> float:
         """Line 9 of Algorithm 1: the load of one instance, in seconds or in requests."""
         return queue.pending_time_s(running) if self.load_by_time else queue.num_pending
+
+    def loads(self, prefillers: Sequence[Prefiller]) -> list[float]:
+        """Those of several instances."""
+        return [self.load(each.jobs, each.instance.model) for each in prefillers]
 
     def next_round(
         self, batches: Sequence[DecodeBatch], kv: Callable[[str], BlockPool],

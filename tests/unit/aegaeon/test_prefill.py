@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from harness.request import Request
+from systems.aegaeon.estimate import Estimator
 from systems.aegaeon.prefill import JobQueue, joinable
 from tests.unit.aegaeon.trial import Trial, requests_of
 
@@ -14,7 +15,10 @@ MAX_GPSIZE = 3
 SWITCH_S, PREFILL_S = {"a": 2.0, "b": 3.0, "c": 5.0}, 1.0
 
 
-class Estimates:
+class Estimates(Estimator):
+    def __init__(self) -> None:
+        """Knows the times above."""
+
     def switch_s(self, model: str) -> float:
         return SWITCH_S[model]
 
@@ -24,7 +28,7 @@ class Estimates:
 
 def queued(*models: str) -> JobQueue:
     """A group of one request for each of `models`."""
-    queue = JobQueue(Estimates())  # type: ignore[arg-type]
+    queue = JobQueue(Estimates())
     for number, model in enumerate(models):
         queue.add(Request(number, 0.0, model, 10, 10), None)
     return queue
