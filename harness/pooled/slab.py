@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from harness.device.memory import KvShape, OutOfMemory
 from harness.errors import UsageError
 
-MAX_SLABS = 1_000_000  # the list of those that are free takes 8 MB
+MAX_SLABS = 1_000_000  # the lists of all and of those that are free take 16 MB
 
 
 # Blocks of one shape side by side: the byte offset of the first, and how many.
@@ -34,12 +34,19 @@ class _Pool:
         self.num_slabs = 0
         self.peak_slabs = 0
 
+    def first(self) -> _Slab | None:
+        for slab in self.free.values():
+            return slab
+        return None
+
 
 class _Slab:
-    """The free blocks of a slab, `num_free` in all, the next to use last."""
+    """A slab that a shape has, with its free blocks, `num_free` in all, the next to use last."""
 
-    def __init__(self, num_free: int, free: list[Run]) -> None:
-        self.num_free, self.free = num_free, free
+    def __init__(self, pool: _Pool, index: int) -> None:
+        self.pool, self.index = pool, index
+        self.num_free = 0
+        self.free: list[Run] = []
 
 
 class SlabAllocator:
@@ -56,7 +63,7 @@ class SlabAllocator:
         self._free_slabs = list(range(self.num_slabs - 1, -1, -1))  # the next to use last
         self._pools: dict[KvShape, _Pool] = {}
         self._used: dict[int, int] = {}  # the runs in use
-        self._owner: dict[int, _Pool] = {}  # slab -> whose it is
+        self._slabs: list[_Slab | None] = [None] * self.num_slabs  # None: nobody's
         self._peak_slabs = 0
 
     def capacity_blocks(self, shape: KvShape) -> int:
@@ -93,21 +100,22 @@ class SlabAllocator:
         pool.num_used += num_blocks
         runs = list[Run]()
         while num_blocks > 0:
-            if not pool.free:
-                at, length = self._add_slab(pool), pool.blocks_per_slab
+            slab = pool.first()
+            if slab is None:
+                slab, length = self._add_slab(pool), pool.blocks_per_slab
+                at = slab.index * self.slab_bytes
                 if length > num_blocks:
-                    rest = (at + num_blocks * pool.block_bytes, length - num_blocks)
-                    pool.free[at // self.slab_bytes] = _Slab(length - num_blocks, [rest])
-                    length = num_blocks
+                    pool.free[slab.index] = slab
             else:
-                index, slab = next(iter(pool.free.items()))
                 at, length = slab.free.pop()
-                if length > num_blocks:
-                    slab.free.append((at + num_blocks * pool.block_bytes, length - num_blocks))
-                    length = num_blocks
                 slab.num_free -= length
-                if not slab.num_free:
-                    del pool.free[index]
+                if not slab.num_free and length <= num_blocks:
+                    del pool.free[slab.index]
+            if length > num_blocks:
+                rest = length - num_blocks
+                slab.free.append((at + num_blocks * pool.block_bytes, rest))
+                slab.num_free += rest
+                length = num_blocks
             self._used[at] = length
             runs.append((at, length))
             num_blocks -= length
@@ -119,24 +127,23 @@ class SlabAllocator:
             at, length = run
             if self._used.pop(at) != length:
                 raise KeyError(f"{length} blocks at {at} are given back, which nobody has")
-            index = at // self.slab_bytes
-            pool = self._owner[index]
+            slab = self._slab(at)
+            pool, was_full = slab.pool, not slab.num_free
             pool.num_used -= length
-            slab = pool.free.get(index)
-            if slab is not None:
-                length += slab.num_free
-            if length == pool.blocks_per_slab:
-                pool.free.pop(index, None)
-                del self._owner[index]
+            slab.num_free += length
+            if slab.num_free == pool.blocks_per_slab:
+                if not was_full:
+                    del pool.free[slab.index]
+                self._slabs[slab.index] = None
                 pool.num_slabs -= 1
-                self._free_slabs.append(index)
-            elif slab is None:
-                pool.free[index] = _Slab(length, [run])
+                self._free_slabs.append(slab.index)
+            elif was_full:
+                slab.free.append(run)
+                pool.free[slab.index] = slab
             else:
-                slab.num_free = length
                 last, size = slab.free[-1], pool.block_bytes
-                if last[0] + last[1] * size == at or at + run[1] * size == last[0]:  # its neighbour
-                    slab.free[-1] = (min(last[0], at), last[1] + run[1])
+                if last[0] + last[1] * size == at or at + length * size == last[0]:  # its neighbour
+                    slab.free[-1] = (min(last[0], at), last[1] + length)
                 else:
                     slab.free.append(run)
 
@@ -150,7 +157,7 @@ class SlabAllocator:
         del runs[first:]
         if stay:  # so many blocks of the first of these runs
             at, length = freed[0]
-            cut = at + stay * self._owner[at // self.slab_bytes].block_bytes
+            cut = at + stay * self._slab(at).pool.block_bytes
             runs.append((at, stay))
             freed[0] = (cut, length - stay)
             self._used[at], self._used[cut] = stay, length - stay
@@ -179,14 +186,20 @@ class SlabAllocator:
         slabs = pool.num_slabs + len(self._free_slabs)
         return slabs * pool.blocks_per_slab - pool.num_used
 
-    def _add_slab(self, pool: _Pool) -> int:
-        """Gives `pool` a slab; where it begins."""
-        index = self._free_slabs.pop()
-        self._owner[index] = pool
+    def _slab(self, at: int) -> _Slab:
+        """That of a block in use."""
+        slab = self._slabs[at // self.slab_bytes]
+        assert slab is not None
+        return slab
+
+    def _add_slab(self, pool: _Pool) -> _Slab:
+        """Gives `pool` a slab, whose blocks the caller has."""
+        slab = _Slab(pool, self._free_slabs.pop())
+        self._slabs[slab.index] = slab
         pool.num_slabs += 1
         pool.peak_slabs = max(pool.peak_slabs, pool.num_slabs)
         self._peak_slabs = max(self._peak_slabs, self.num_slabs - len(self._free_slabs))
-        return index * self.slab_bytes
+        return slab
 
     def _used_bytes(self, shape: KvShape) -> int:
         pool = self._pools.get(shape)

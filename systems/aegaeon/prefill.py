@@ -47,6 +47,7 @@ class JobQueue:
         self.num_pending = 0
         self._estimator = estimator
         self._last: dict[str, Group] = {}  # model -> its last group
+        self._switch_of: dict[str, int] = {}  # model -> how long a switch to it takes
         self._prefills_ps = self._switches_ps = 0
 
     def joinable(self, model: str, max_size: int, *, accumulated: bool) -> Group | None:
@@ -102,7 +103,12 @@ class JobQueue:
         return (first_ps + self._switches_ps + self._prefills_ps) / PS_PER_S
 
     def _switch_ps(self, before: str | None, model: str) -> int:
-        return 0 if model == before else picoseconds(self._estimator.switch_s(model))
+        if model == before:
+            return 0
+        known = self._switch_of.get(model)
+        if known is None:
+            known = self._switch_of[model] = picoseconds(self._estimator.switch_s(model))
+        return known
 
 
 def picoseconds(seconds: float) -> int:

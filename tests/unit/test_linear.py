@@ -22,11 +22,11 @@ MOST_GROWTH = 1.4  # of 4 or more: what fills up first, as groups and live pairs
 LESS_GROWTH = {  # they had grown by 1.28: through all groups, which are few, and by asking again
     "aegaeon": 1.15, "blitzscale": 1.2,
 }  # fmt: skip
-MOST_LINES_A_LOOK = {"distserve": 140, "blitzscale": 280}  # they were 694 and 615
+MOST_LINES_A_LOOK = {"distserve": 92, "blitzscale": 220}  # they were 694 and 615
 MOST_LINES = {  # (requests at 0.8 of saturation, lines for each: a tenth more than were counted)
     "vllm": (300, 2910), "llumnix": (300, 4020), "kunserve": (300, 4670),
     "serverlessllm": (300, 1660), "aqua": (300, 10080), "distserve": (150, 3340),
-    "blitzscale": (150, 4480), "aegaeon": (300, 7270),
+    "blitzscale": (150, 4450), "aegaeon": (300, 6900),
 }  # fmt: skip
 TWO_MODELS = {"serverlessllm": 1920, "aegaeon": 1200}  # requests: else each has a short queue
 SEATS = {  # requests: of 120 most have a seat, or with BlitzScale find links that nobody uses

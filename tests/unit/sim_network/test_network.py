@@ -1,9 +1,15 @@
 """Transfers whose times a hand can work out, on round numbers (see `transfers.NO_LATENCY`)."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from harness import compiled
 from harness.clock import VirtualLoop
 from harness.device.location import dram, hbm, ssd
+from harness.device.topology import Link
+from harness.sim import fluid
+from harness.sim.fair_share import fair_rates
 from harness.sim.network import Network
 from tests.unit.sim_network.transfers import Send, cluster, run
 
@@ -23,6 +29,20 @@ def test_two_share_one_ends_the_other_speeds_up() -> None:
 def test_a_late_comer_takes_half_and_gives_it_back() -> None:
     # 100 bytes alone by 2 s; then 25 B/s each; the second's 50 take to 4 s; 50 left: 1 s.
     assert run(cluster(), [Send(A, B, 200), Send(A, C, 50, start_s=2.0)]) == [5.0, 4.0]
+
+
+@pytest.mark.skipif(compiled.state() == "compiled", reason="counts calls of a compiled function")
+def test_rates_of_flows_that_have_met_before_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[object]()
+
+    def counted(flows: Sequence[tuple[int, Sequence[Link]]]) -> list[float]:
+        asked.append(flows)
+        return fair_rates(flows)
+
+    monkeypatch.setattr(fluid, "fair_rates", counted)
+    sends = [Send(A, to, 100, start_s=10.0 * k) for k in range(5) for to in (B, C)]
+    assert run(cluster(), sends) == [send.start_s + 4.0 for send in sends]
+    assert len(asked) == 3, "each of the two by itself, and both"
 
 
 def test_gpus_of_a_pcie_switch_share_its_link_to_the_host() -> None:
