@@ -12,7 +12,7 @@
 # make figures-PAPER    all figures of a paper, then its claims: make figures-aegaeon
 # make reproduce        figures and claims again, beside the committed ones: PAPER=kunserve, FIGURE=aqua_fig08,
 #                       CLAIM=kunserve/abstract-tail, or all four papers; of one seed, or TIER=full.
-#                       WORLD=torch or HARDWARE=h100x8: their live versions alone, on that hardware
+#                       WORLD=torch, WORLD=vllm or HARDWARE=h100x8: their live versions alone
 # make papers           the report, one page with every figure and claim: results/published/report.html
 # make smoke            one live run, one figure and its claims, in a few minutes
 # make archive          a tarball of this commit for a deposit, with its revision and checksums

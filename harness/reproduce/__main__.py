@@ -14,8 +14,9 @@
               committed seeds do
 --tier full   all runs. All claims are judged, and whole tables held against the committed ones
 
---world torch or vllm makes the live versions alone, which are the figures with runs on that engine:
-all their runs, and judges their claims. --hardware NAME does so on a profile of conf/hardware.
+--world torch makes the live versions alone, which are the figures with runs on our engine: all
+their runs, and judges their claims. --world vllm makes that of aqua_fig01 on vLLM's engine: four
+runs, which are no figure. --hardware NAME does either on a profile of conf/hardware.
 
 It says beforehand how many runs that are, how long they take, and how much disk, by the last times
 on this machine (results/runs/times.json). Tables, pictures and report.md go to the folder of the
@@ -52,12 +53,12 @@ from harness.configuration.command_line import ends_in_order, parser
 from harness.configuration.options import available
 from harness.errors import RunError, UsageError, first_line, told
 from harness.experiments.batch import Making
-from harness.experiments.compose import CONF, ROOT, composed
+from harness.experiments.compose import CONF, ROOT, sweep
 from harness.experiments.figures import drawn, has_live_runs, make_runs
 from harness.experiments.launched import add_launcher, launcher_words
-from harness.experiments.points import run_point
-from harness.files import make_folder, read_json
+from harness.files import make_folder
 from harness.records.manifest import git_revision
+from harness.records.run_folder import RUN_BYTES
 from harness.reproduce import holding, report
 from harness.reproduce.asked import (
     SMOKE_RUN,
@@ -67,14 +68,15 @@ from harness.reproduce.asked import (
     check_hardware,
     live_versions,
     live_words,
+    on_vllm,
 )  # fmt: skip
-from harness.reproduce.holding import DIFFERING, FAILED, SAME, UNTOLD, Row
+from harness.reproduce.holding import DIFFERING, FAILED, UNTOLD, Row
+from harness.reproduce.live_runs import RUN_S, live_run, run_name
 from harness.reproduce.times import expected, last_times, note
 from harness.running import interrupts
 from harness.running.prepare import announce
 
 REPRODUCED = ROOT / "results/reproduced"
-LIVE_RUN_S = 60.0  # of SMOKE_RUN on two free cores
 
 
 def kept_going(what: str, name: str, make: Callable[[], Row]) -> Row:
@@ -85,22 +87,6 @@ def kept_going(what: str, name: str, make: Callable[[], Row]) -> Row:
         return Row(what, name, FAILED, str(error))
     except Exception as error:
         return Row(what, name, FAILED, told(f"{type(error).__name__}: {first_line(error)}"))
-
-
-def live_run() -> Row:
-    """The run of the demo with real workers, made unless there is a VALID one. An INVALID one says
-    that something disturbed this machine, and not that a result is different; one whose requests
-    failed has failed."""
-    announce(f"{SMOKE_RUN}: one live run with two worker processes, a minute on two free cores")
-    point = run_point(SMOKE_RUN, composed([f"+experiment={SMOKE_RUN}"]), (), again=False)
-    if point.path is None:
-        return Row("run", SMOKE_RUN, FAILED, point.refused)
-    summary = read_json(point.path / "summary.json")
-    told_of = f"{summary['num_completed']} of {summary['num_requests']} requests completed, "
-    valid = summary["verdict"]["status"] == "VALID"
-    told_of += "VALID" if valid else f"INVALID: {'; '.join(summary['verdict']['reasons'])}"
-    failed = summary["num_completed"] < summary["num_requests"]
-    return Row("run", SMOKE_RUN, FAILED if failed else SAME if valid else UNTOLD, told_of)
 
 
 def made_again(
@@ -190,7 +176,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interrupts.listen()
     launcher = launcher_words(chosen.launcher, chosen.what)
     names, claims, out = asked([word for word in chosen.what if word not in launcher], tier)
-    if live_alone:
+    runs: list[tuple[str, list[str]]] = [(SMOKE_RUN, [])] if tier == "smoke" else []
+    if chosen.world == "vllm":
+        runs = [(name, run) for name in on_vllm(names) for run in sweep(name)[1]]
+        names, claims = [], []
+    elif live_alone:
         names, claims = live_versions(names, claims, chosen.world)
     if chosen.hardware:
         check_hardware(names, chosen.hardware)
@@ -199,13 +189,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     live = [name for name in names if quick and has_live_runs(name)]
     names = [name for name in names if name not in live]
     before = expected(names, tier, chosen.jobs, last_times())
-    if tier == "smoke":
-        before = replace(
-            before, num_runs=before.num_runs + 1, num_live=1, seconds=before.seconds + LIVE_RUN_S
-        )
+    before = replace(
+        before, num_runs=before.num_runs + len(runs), num_live=before.num_live + len(runs),
+        seconds=before.seconds + sum(RUN_S[name] for name, _ in runs),
+        num_bytes=before.num_bytes + len(runs) * RUN_BYTES,
+        num_first=before.num_first + len({name for name, _ in runs}),
+    )  # fmt: skip
     announce(before.told(len(names), chosen.jobs, disk_usage(ROOT).free))
     announce(fill(", ".join(names), 98, initial_indent="  ", subsequent_indent="  "))
-    rows = [kept_going("run", SMOKE_RUN, live_run)] if tier == "smoke" else []
+    profile = [f"hardware={chosen.hardware}"] if chosen.hardware else []
+    rows = [kept_going("run", run_name(*each), partial(live_run, *each, profile)) for each in runs]
     live_of = {name: live_words(name, chosen.hardware) for name in names}
     making = Making(chosen.jobs, seeds=1 if quick else None, launcher=launcher)
     for row in made_again(names, making, tier, folder, live_of):

@@ -24,7 +24,7 @@ TIERS = ("smoke", "quick", "full")
 WORLDS = ("sim", "torch", "vllm")
 SMOKE_RUN, SMOKE_FIGURE = "demo", "aegaeon_fig16"
 GPU = "experiment/aegaeon/machine@_global_=gpu"  # models and memory of Aegaeon's live figures there
-ON_VLLM = "`python -m harness +experiment=aqua_vllm_burst` is the live comparison on vLLM's engine"
+ON_VLLM = {"aqua_fig01": "aqua_vllm_burst"}  # by figure: its live version on vLLM, an experiment
 
 
 def asked(words: Sequence[str], tier: str) -> tuple[list[str], list[Claim], dict[str, int]]:
@@ -81,12 +81,24 @@ def live_versions(
     if not found:
         valid = ", ".join(f"{name} ({', '.join(of)})" for name, of in engines.items() if of)
         on = "a real engine" if world == "sim" else world
-        also = f"; {ON_VLLM}" if world == "vllm" else ""
-        what = ", ".join(names) if len(names) < 4 else f"none of {len(names)} figures"
-        raise UsageError(f"{what}: no version on {on}; figures that have one: {valid}{also}")
+        raise UsageError(f"{_told(names)}: no version on {on}; figures that have one: {valid}")
     beside = [name for name in found if name not in names]
     more = asked(beside, "full")[1] if beside else []
     return found, [*(claim for claim in claims if claim.figure in found), *more]
+
+
+def on_vllm(names: Sequence[str]) -> list[str]:
+    """The experiments on vLLM's engine that are live versions of the figures `names`; they are no
+    figures. Raises UsageError where there is none."""
+    found = [experiment for figure, experiment in ON_VLLM.items() if figure in names]
+    if not found:
+        valid = ", ".join(f"{figure} ({experiment})" for figure, experiment in ON_VLLM.items())
+        raise UsageError(f"{_told(names)}: no version on vllm; figures that have one: {valid}")
+    return found
+
+
+def _told(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 4 else f"none of {len(names)} figures"
 
 
 def live_words(figure: str, hardware: str | None) -> list[str]:
