@@ -196,7 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         num_first=before.num_first + len({name for name, _ in runs}),
     )  # fmt: skip
     announce(before.told(len(names), chosen.jobs, disk_usage(ROOT).free))
-    announce(fill(", ".join(names), 98, initial_indent="  ", subsequent_indent="  "))
+    if names:
+        announce(fill(", ".join(names), 98, initial_indent="  ", subsequent_indent="  "))
     profile = [f"hardware={chosen.hardware}"] if chosen.hardware else []
     rows = [kept_going("run", run_name(*each), partial(live_run, *each, profile)) for each in runs]
     live_of = {name: live_words(name, chosen.hardware) for name in names}
