@@ -71,6 +71,8 @@ class Claim:
         require(known, f"{this}: figure={self.figure} is no figure's name")
         for expression in self.expressions:
             check(expression)
+        some = self.value is None or self.expressions
+        require(some, f"{this}: value={self.value} is no expression")
         one_each = len(self.expressions) <= len(ends)
         require(one_each, f"{this} has two values and no range to compare them with")
         if self.value is None:

@@ -28,10 +28,12 @@ def earlier(version: str, root: Path) -> pd.DataFrame:
     is neither, or that has no claims.csv yet."""
     if Path(version).is_file():
         return read(Path(version), NEEDED)
-    shown = subprocess.run(
-        ["git", "show", f"{version}:{CSV}"], cwd=root, capture_output=True, text=True, check=False
-    )
-    if shown.returncode:
+    command = ["git", "show", f"{version}:{CSV}"]
+    known = "\0" not in version  # which no program takes
+    if known:
+        shown = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        known = shown.returncode == 0
+    if not known:
         raise UsageError(f"{version} is no file, and no revision of git that has {CSV}")
     return table(shown.stdout)
 

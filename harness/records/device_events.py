@@ -19,10 +19,14 @@ from harness.records.percentiles import distribution
 Event = Mapping[str, Any]  # a row of Recorder.events
 
 
+OF_EVENTS = (  # keys of summary.json
+    "switches", "busy_share", "host_full", "slot_gpu_seconds", "moved_bytes", "kv_moves",
+    "lease_seconds", "pace", "faults", "scrapes_failed", "plugin",
+)  # fmt: skip
+
+
 def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, Any]:
-    """`switches`, `busy_share`, `host_full`, `slot_gpu_seconds`, `moved_bytes`, `kv_moves`,
-    `lease_seconds`, `pace`, `faults` and `scrapes_failed`, as far as `events` tell of them: keys of
-    summary.json."""
+    """OF_EVENTS, as far as `events` tell of them."""
     of = _grouped(events, lambda event: event["kind"])
     found: dict[str, Any] = {
         "switches": _switches(of["switch"]),

@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from harness.configuration.checks import positive
+from harness.errors import UsageError
 from harness.records import uncertainty
 from harness.records.answers import surplus_share
 from harness.records.attainment import Attained
-from harness.records.device_events import Event
+from harness.records.device_events import OF_EVENTS, Event
 from harness.records.evidence import MAX_SURPLUS_SHARE, Evidence, rate_per_s
 from harness.records.percentiles import distribution
 from harness.records.slo import Slo
@@ -108,6 +109,27 @@ def summarise(
         "littles_law": run.law,
         "verdict": judge(run),
     }
+
+
+# The keys of summary.json, of which some are of some runs alone.
+KEYS = (
+    "num_requests", "num_completed", "num_failed", "num_timeouts", "duration_s", "ttft_s",
+    "ttft_sent_anchored_s", "tpot_s", "tpot_incl_first_s", "tbt_s", "itl_chunk_s", "e2e_s",
+    "e2e_sent_anchored_s", "send_lag_s", "request_throughput_per_s",
+    "output_throughput_tokens_per_s", "asked_rate_per_s", "achieved_rate_per_s", "slo",
+    "slo_attainment", "goodput_per_s", "intervals_95", "fluidity_index", "qoe", "stalls", "steady",
+    "models", "closed_loop", "sessions", "receive_lag_s", "answers", "gpu_seconds", "wall_s",
+    "errors", "littles_law", "verdict", *OF_EVENTS,
+)  # fmt: skip
+
+
+def check_objective(name: str) -> None:
+    """UsageError where no run's summary.json can have the number, told before there is one."""
+    if not any(f"{name}.".startswith(f"{key}.") for key in KEYS):
+        raise UsageError(
+            f"objective={name}: summary.json has no such number; it begins with one of "
+            f"{', '.join(sorted(KEYS))}"
+        )
 
 
 def gpu_seconds(

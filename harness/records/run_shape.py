@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any, get_args
 
 import numpy as np
@@ -23,6 +24,18 @@ from harness.records.tables import EVENTS, REPORTED, REQUESTS
 NUMBER, NOTHING = (int, float), type(None)
 OR_NOT = (int, float, NOTHING)
 DISTRIBUTION = {"*": OR_NOT}
+
+
+def is_interval(value: Any) -> bool:
+    """Both ends, of which the sample may not reach one; none of what has no interval."""
+    return value is None or (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(end, OR_NOT) and not isinstance(end, bool) for end in value)
+    )
+
+
+INTERVALS = {"*": is_interval}
 # Of a run and of a model.
 NUMBERS: dict[str, Any] = {
     "ttft_s": DISTRIBUTION, "tpot_s": DISTRIBUTION, "tbt_s": DISTRIBUTION, "e2e_s": DISTRIBUTION,
@@ -51,7 +64,11 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
         **NUMBERS,
         "models": {"*": {"num_requests": int, **NUMBERS}},
         "answers": {"num_early": (int, NOTHING)},
-        "intervals_95": {"*": (dict, list, NOTHING)}, "errors": dict,
+        "intervals_95": {
+            **dict.fromkeys(("ttft_s", "tpot_s", "tbt_s", "itl_chunk_s", "e2e_s"), INTERVALS),
+            "slo_attainment": INTERVALS, "goodput_per_s": is_interval,
+        },
+        "errors": dict,
         "verdict": {"status": str, "reasons": [str]},
     },
 }  # fmt: skip
@@ -60,7 +77,16 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
 # Keys that runs of all versions have.
 ALWAYS = {
     "manifest.json": ("config_hash", "schedule_sha256"),
-    "summary.json": ("num_requests", "verdict", "ttft_s", "tpot_s", "tbt_s", "e2e_s"),
+    "summary.json": (
+        "num_requests",
+        "num_completed",
+        "num_failed",
+        "verdict",
+        "ttft_s",
+        "tpot_s",
+        "tbt_s",
+        "e2e_s",
+    ),
 }
 
 
@@ -100,6 +126,10 @@ def _refused(word: str) -> None:
 
 def _check(value: Any, shape: Any, name: str) -> None:
     """ValueError where `value`, called `name`, is not of `shape`."""
+    if isinstance(shape, FunctionType):
+        if not shape(value):
+            raise ValueError(f"{name} is {str(value)[:40]!r}")
+        return
     kinds: Any = type(shape) if isinstance(shape, dict | list) else shape
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
         raise ValueError(f"{name} is {str(value)[:40]!r}")

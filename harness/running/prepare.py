@@ -26,7 +26,7 @@ from harness.engine_api import Engine
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.records.manifest import hash_of
-from harness.records.metrics import MetricsConfig
+from harness.records.metrics import MetricsConfig, check_objective
 from harness.records.slo import Slo
 from harness.records.sources import Identity, sources
 from harness.running import own_pace
@@ -120,6 +120,8 @@ def prepare(composed: DictConfig) -> Prepared:
     options = typed(scalars, Options, "config")
     known = isinstance(options.progress, bool) or options.progress == LIVE
     require(known, f"progress={options.progress} is unknown; valid: true, false, {LIVE}")
+    if options.objective is not None:
+        check_objective(options.objective)
     hardware = typed(config["hardware"], Hardware, "hardware")
     data = build(config["data"], "data")
     client = typed(config["client"], ClientConfig, "client")

@@ -79,6 +79,13 @@ def test_the_objective_is_a_number_of_the_summary(tmp_path: Path) -> None:
         objective("ttft_s.p7")
 
 
+def test_an_objective_that_no_run_has_is_told_before_the_run(tmp_path: Path) -> None:
+    words = (*SIM, "objective=tfft_s.mean")
+    with pytest.raises(UsageError, match=r"objective=tfft_s.mean: .* begins with one of .*ttft_s,"):
+        run(composed(*words), Command(tmp_path / "run", True, CHOICES, words))
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_invalid_run_has_no_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Optuna's sweeper then counts it as failed; a study that is told a NaN breaks."""
     monkeypatch.setattr(FinishedRun, "invalid", "the client was late")

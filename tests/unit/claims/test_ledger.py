@@ -241,6 +241,7 @@ def test_a_claim_that_rests_on_an_invalid_run_has_no_verdict(tmp_path: Path) -> 
         (ONE.replace("reason: because", "repeats: z"), "claim a: repeats=z is no claim"),
         (ONE + ONE, "two claims a"),
         (VALUED + VALUED.replace("id: b", "id: c"), "claims b and c are one: write repeats: b"),
+        (VALUED.replace("value: {mean: {column: y}}", "value: []"), r"value=\[\] is no expression"),
         (VALUED.replace("value: {mean: {column: y}}", "value: [{constant: 1}, {constant: 2}]"),
          "two values and no range"),
         ("- &a {id: b}\n- *a\n", "the alias .a is not read"),

@@ -7,6 +7,7 @@ import re
 from harness.exporting.conventions import DEFINITIONS
 from harness.records.closed_loop import CLOSED_LOOP
 from harness.records.manifest import PROJECT
+from harness.records.metrics import KEYS
 from harness.records.slo import KINDS
 from tests.unit.metrics.service import steady
 
@@ -51,6 +52,7 @@ def test_each_key_of_a_summary_is_explained() -> None:
     pages = [(docs / f"{page}.md").read_text() for page in ("measurement", "reading-results")]
     named = set(re.findall(r"`(?:harness/)?(\w+)[.`]", " ".join(pages)))
     assert set(summary) - named == set()
+    assert set(summary) <= set(KEYS)
 
 
 def test_the_ids_of_what_only_we_define_are_keys_of_a_summary() -> None:

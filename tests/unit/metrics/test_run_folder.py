@@ -232,6 +232,21 @@ def test_a_table_without_a_column_is_told(tmp_path: Path, column: str) -> None:
         FinishedRun.load(path)
 
 
+@pytest.mark.parametrize(
+    ("key", "odd"),
+    [("goodput_per_s", [1.0]), ("slo_attainment", {"token": [[], 1.0]}), ("slo_attainment", []),
+     ("e2e_s", {"mean": [True, 1.0]})],
+)  # fmt: skip
+def test_an_interval_that_is_none_is_told(tmp_path: Path, key: str, odd: object) -> None:
+    path = write_run(tmp_path / "run", steady(3))
+    summary = json.loads((path / "summary.json").read_text())
+    assert FinishedRun.load(path).summary["intervals_95"].keys() >= {key}
+    summary["intervals_95"][key] = odd
+    (path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(UsageError, match="is damaged: "):
+        FinishedRun.load(path)
+
+
 def test_a_table_that_lacks_requests_is_told(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", steady(3))
     table = pq.read_table(path / "requests.parquet")
