@@ -338,7 +338,8 @@ def test_a_quick_figure_has_the_runs_of_one_seed_and_none_of_a_real_engine(
     assert (expected.num_runs, expected.num_first) == (1, 0)
     assert expected.num_bytes == took["run_bytes"]
     drawing_s = there["figures"]["aegaeon_fig01"]
-    assert expected.seconds == pytest.approx(times.STARTING_S + (took["run_s"] + drawing_s) / 2)
+    longest_s = max((took["run_s"] + drawing_s) / 2, drawing_s)  # one process draws
+    assert expected.seconds == pytest.approx(times.STARTING_S + longest_s)
 
 
 @pytest.mark.parametrize(
