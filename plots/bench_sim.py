@@ -54,8 +54,10 @@ def draw(folder: Path) -> Path:
     git, machine = found["git"], found["machine"]
     on = f"{machine['cpu']}, {machine['num_cores']} cores, one process"
     revision = f"git {git['revision'][:10]}" + (" with changes" if git["dirty"] else "")
-    if "systems_git" in found:  # the lower row was measured again, later
-        revision += f"; lower row git {found['systems_git']['revision'][:10]}"
+    if "systems_git" in found:  # the lower row was measured again, later, and some of it once more
+        again = [row["revision"] for row in found["systems"] if "revision" in row]
+        each = dict.fromkeys([found["systems_git"]["revision"], *again])
+        revision += f"; lower row git {' and '.join(one[:10] for one in each)}"
     synthetic = dict.fromkeys(kind for row in found["rows"] for kind in row.get("synthetic", []))
     caption(made, shown_kinds(synthetic), [on, revision])
     return save(made, folder / "bench_sim.png")
