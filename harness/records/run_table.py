@@ -183,7 +183,7 @@ def absent(row: Mapping[str, float | None], column: str) -> str:
     earlier version did not compute it."""
     if not (count := row["num_samples"]):
         return "none"
-    least = min_samples(float(column.removeprefix("p")))
+    least = min_samples(float(column[1:])) if column[:1] == "p" else 1  # mean
     return f"n<{least}" if count < least else "not computed"
 
 

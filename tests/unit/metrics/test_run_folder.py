@@ -19,6 +19,7 @@ from harness.errors import RunError, UsageError
 from harness.records.folder_lock import FolderError, FolderInUse, locked
 from harness.records.manifest import PROJECT, command_line
 from harness.records.run_folder import NOISE_FLOOR, FinishedRun, RunFolder
+from harness.records.run_table import cell
 from harness.records.sources import Identity
 from harness.records.tables import REPORTED, REQUESTS, requests_table
 from tests.unit.metrics.service import Service, schedule, steady, write_run
@@ -245,6 +246,12 @@ def test_an_interval_that_is_none_is_told(tmp_path: Path, key: str, odd: object)
     (path / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(UsageError, match="is damaged: "):
         FinishedRun.load(path)
+
+
+def test_a_latency_without_a_mean_is_shown_so() -> None:
+    assert cell({"num_samples": 3}, "mean") == "not computed"
+    assert cell({"num_samples": 3}, "p99") == "n<662"
+    assert cell({"num_samples": 0}, "mean") == "none"
 
 
 def test_a_table_that_lacks_requests_is_told(tmp_path: Path) -> None:
