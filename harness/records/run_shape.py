@@ -35,6 +35,14 @@ def is_interval(value: Any) -> bool:
     )
 
 
+def are_numbers(value: Any) -> bool:
+    """Numbers by their names; none of what the run does not know."""
+    return value is None or (
+        isinstance(value, dict)
+        and all(isinstance(x, OR_NOT) and not isinstance(x, bool) for x in value.values())
+    )
+
+
 INTERVALS = {"*": is_interval}
 # Of a run and of a model.
 NUMBERS: dict[str, Any] = {
@@ -59,7 +67,14 @@ SHAPES: dict[str, Any] = {  # of the values that readers use; "*": of every key
     },
     "summary.json": {
         "num_requests": int, "num_completed": int, "num_failed": int, "num_timeouts": int,
-        "duration_s": NUMBER, "asked_rate_per_s": OR_NOT, "output_throughput_tokens_per_s": OR_NOT,
+        "duration_s": NUMBER, "asked_rate_per_s": OR_NOT, "achieved_rate_per_s": OR_NOT,
+        "output_throughput_tokens_per_s": OR_NOT, "request_throughput_per_s": OR_NOT,
+        "gpu_seconds": OR_NOT, "wall_s": OR_NOT, "itl_chunk_s": DISTRIBUTION,
+        "fluidity_index": are_numbers, "qoe": are_numbers, "stalls": are_numbers,
+        "steady": {
+            "from_s": OR_NOT, "to_s": NUMBER, "reason": str, "drain_s": NUMBER,
+            "backlog": [NUMBER], **NUMBERS,
+        },
         "slo": {"name": str, "ttft_s": NUMBER, "tbt_s": NUMBER, "goodput": str},
         **NUMBERS,
         "models": {"*": {"num_requests": int, **NUMBERS}},
