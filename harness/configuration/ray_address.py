@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from harness.errors import UsageError
 
-RAY_CLUSTER = "Ray cluster"  # in each sentence that says that a run cannot have its nodes
+RAY_CLUSTER = "Ray cluster"  # in sentences that say that a run cannot have its nodes
 REACH_S = 5.0
 # Ray asks who takes its connection and does not answer twenty times, for many minutes.
 FEW_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "2", "RAY_py_gcs_connect_timeout_s": "5"}

@@ -89,7 +89,7 @@ class KvDirectory:
         return bool(self._gates)
 
     async def opened(self, requests: list[Request]) -> None:
-        """Returns once no gate of `requests` is closed; comes before each `begin`."""
+        """Returns once no gate of `requests` is closed: before `begin`, where one is `closed`."""
         await self._gates_open([request.request_id for request in requests])
 
     def begin(self, requests: list[Request]) -> RunningBatch:

@@ -25,7 +25,7 @@ from harness.running import device_lock
 CLUSTERS = ("local", "ray")
 PLACE_S = 60.0
 MISSING = "engine.cluster=ray needs Ray, which is not installed: pip install '.[cluster]'"
-OF_A_CLUSTER = "hardware.nodes names nodes of a Ray cluster: give engine.cluster=ray"
+OF_A_CLUSTER = "hardware.nodes names nodes of Ray: give engine.cluster=ray"
 
 
 def ray_launcher(

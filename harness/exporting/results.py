@@ -29,7 +29,6 @@ NO_ARRIVALS = "scheduled arrivals: each request arrives when it was sent"
 NOT_ASKED = "how many tokens were asked for: those that came"
 NO_CHUNKS = "how many tokens each chunk had"
 BY_TIME = "chunks: tokens of one time count as one"
-WHOLE = "first tokens of answers that were not streamed: each came with its last token"
 NO_ERROR = "no token, and the file tells no error"
 AGGREGATES = {  # a key of a tool's summary, and what of that tool can be imported
     "load_summary": "inference-perf's per_request_lifecycle_metrics.json",
@@ -62,12 +61,6 @@ class Result:
         }  # fmt: skip
         self.rows.append(row)
         return row
-
-    def came_whole(self, row: dict[str, Any], at_s: float, tokens: int) -> None:
-        """The answer of `row` was not streamed."""
-        _set_chunks(row, [at_s], tokens)
-        if WHOLE not in self.lacking:
-            self.lacking.append(WHOLE)
 
     def in_order(self) -> Result:
         """By arrival, from the first on. Raises ValueError without a request."""
@@ -174,9 +167,6 @@ def _aiperf(lines: Sequence[Mapping[str, Any]]) -> Result:
             tokens = int(metrics["output_sequence_length"])
             first_s = sent_s + metrics["time_to_first_token"]
             _set_chunks(row, np.cumsum([first_s, *gaps_s]), tokens)
-        elif not said and "request_latency" in metrics:
-            tokens = int(metrics["output_sequence_length"])
-            result.came_whole(row, sent_s + metrics["request_latency"], tokens)
     return result
 
 
@@ -204,8 +194,6 @@ def _guidellm(found: Mapping[str, Any], file: Path, number: int | None) -> Resul
             first_s, last_s = times.get("first_token_iteration"), times.get("last_token_iteration")
             if first_s is not None and tokens:
                 _set_chunks(row, [first_s, *([last_s] if tokens > 1 else [])], tokens)
-            elif tokens and not error and times.get("request_end") is not None:
-                result.came_whole(row, times["request_end"], tokens)
     return result
 
 
@@ -216,18 +204,12 @@ def _inference_perf(records: Sequence[Mapping[str, Any]]) -> Result:
         answer, labels = info.get("response_metrics") or {}, info.get("labels") or {}
         result.simulated |= labels.get("simulated") == "True"
         times_s = answer.get("output_token_times") or []
-        tokens = len(times_s) if error else answer.get("output_tokens") or 0
-        whole = tokens and not (times_s or error) and one.get("end_time") is not None
-        known = times_s or whole
-        said = str(error.get("error_msg") or "failed") if error else "" if known else NO_ERROR
+        said = str(error.get("error_msg") or "failed") if error else "" if times_s else NO_ERROR
         row = result.add(
             str(labels.get("model", "")), one["scheduled_time"], one["start_time"],
             info["request_metrics"]["text"]["input_tokens"], said,
         )  # fmt: skip
-        if whole:
-            result.came_whole(row, one["end_time"], tokens)
-        else:
-            _set_chunks(row, times_s, tokens)
+        _set_chunks(row, times_s, len(times_s) if error else answer.get("output_tokens") or 0)
         if not row["surplus_tokens"]:  # tokens of one time came together
             _, sizes = np.unique(row["token_times_s"], return_counts=True)
             row["chunk_tokens"] = sizes.tolist()

@@ -66,6 +66,7 @@ from harness.reproduce.asked import (
     WORLDS,
     asked,
     check_hardware,
+    check_runs,
     live_versions,
     live_words,
     on_vllm,
@@ -184,6 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names, claims = live_versions(names, claims, chosen.world)
     if chosen.hardware:
         check_hardware(names, chosen.hardware)
+        for name, run in runs:
+            check_runs(name, [run], chosen.hardware, name)
     folder = REPRODUCED / (chosen.hardware or tier)
     make_folder(folder)
     live = [name for name in names if quick and has_live_runs(name)]

@@ -113,20 +113,29 @@ def live_words(figure: str, hardware: str | None) -> list[str]:
 def check_hardware(names: Sequence[str], hardware: str) -> None:
     """Composes the live runs of the figures `names` on the profile `hardware`. Raises UsageError
     where that fails, and where a figure has more devices than the profile."""
-    has = _num_devices(hardware)
     for name in names:
-        *machine, profile = live_words(name, hardware)
+        *machine, _ = live_words(name, hardware)
         for experiment in described(name).experiments:
             engine, runs = sweep(experiment)
-            for of_run in dict.fromkeys(map(groups, runs)) if engine != "sim" else ():
-                words = [f"+experiment={experiment}", *of_run, *machine]
-                composing([*words, profile])
-                if (needs := composing(words).hardware.num_devices) > has:
-                    fit = [p for p in available(CONF, "hardware") if _num_devices(p) >= needs]
-                    raise UsageError(
-                        f"--hardware {hardware} has {has} of the {needs} devices of {name}; "
-                        f"profiles that have them: {', '.join(fit)}"
-                    )
+            if engine != "sim":
+                check_runs(experiment, runs, hardware, name, machine)
+
+
+def check_runs(
+    experiment: str, runs: Sequence[Sequence[str]], hardware: str, name: str,
+    machine: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """The same of `runs` of an experiment, live versions of the figure `name`."""
+    has = _num_devices(hardware)
+    for of_run in dict.fromkeys(map(groups, runs)):
+        words = [f"+experiment={experiment}", *of_run, *machine]
+        composing([*words, f"hardware={hardware}"])
+        if (needs := composing(words).hardware.num_devices) > has:
+            fit = [p for p in available(CONF, "hardware") if _num_devices(p) >= needs]
+            raise UsageError(
+                f"--hardware {hardware} has {has} of the {needs} devices of {name}; "
+                f"profiles that have them: {', '.join(fit)}"
+            )
 
 
 def _num_devices(hardware: str) -> int:

@@ -39,11 +39,13 @@ def live_run(experiment: str, overrides: Sequence[str] = (), profile: Sequence[s
     told += "VALID" if valid else f"INVALID: {'; '.join(summary['verdict']['reasons'])}"
     if summary["num_completed"] < summary["num_requests"]:
         return Row("run", name, FAILED, told)
+    kind = SAME if valid else UNTOLD
     committed = published(experiment) / "live" / f"{experiment}.csv"
     if committed.is_file():
         before = _of_run(pd.read_csv(committed), overrides)["ttft_s.mean"].item()
+        kind = UNTOLD  # beside the committed one, and not compared
         told += f"; mean TTFT {summary['ttft_s']['mean']:.3g} s, committed {before:.3g} s"
-    return Row("run", name, SAME if valid else UNTOLD, told)
+    return Row("run", name, kind, told)
 
 
 def _of_run(table: pd.DataFrame, overrides: Sequence[str]) -> pd.DataFrame:

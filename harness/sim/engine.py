@@ -53,7 +53,7 @@ class SimEngine:
 
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
-        told = "hardware.nodes names nodes of a Ray cluster, and engine=sim uses none: leave it out"
+        told = "hardware.nodes names nodes of Ray, and engine=sim uses none: leave it out"
         require(experiment.hardware.nodes is None, told)
         named = list(enumerate(experiment.placements))
         if any(placement.elastic for placement in experiment.placements):

@@ -32,10 +32,9 @@ class Topology:
 
     def __post_init__(self) -> None:
         for name, device in self.devices.items():
-            if device.memory_bytes < 1:
-                raise UsageError(
-                    f"device {name}: memory_bytes={device.memory_bytes}; valid: at least 1"
-                )
+            for key, least in (("node", 0), ("memory_bytes", 1)):
+                if (value := getattr(device, key)) < least:
+                    raise UsageError(f"device {name}: {key}={value}; valid: at least {least}")
         paired: set[str] = set()
         for consumer, producer in self.pairs.items():
             for name in (consumer, producer):
@@ -58,6 +57,6 @@ class Topology:
 def read_topology(path: Path) -> Topology:
     """Reads {"devices": {NAME: {"node": 0, "memory_bytes": N}}, "pairs": {CONSUMER: PRODUCER}}.
 
-    Raises UsageError for any other content.
+    Raises UsageError for content that is no such thing.
     """
     return typed(read_json(path), Topology, f"topology {path}")

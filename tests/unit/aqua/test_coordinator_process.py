@@ -203,6 +203,7 @@ def test_it_listens_on_loopback_alone_has_its_state_file_alone_and_ends_when_tol
             {"devices": {"gpu0": {"node": 0, "memory_bytes": "80 GB"}}, "pairs": {}}, [],
             "devices.gpu0.memory_bytes: Value '80 GB'",
         ),
+        ({"devices": {"gpu0": {"node": -1, "memory_bytes": 8}}, "pairs": {}}, [], "node=-1; valid"),
         ({"devices": {}, "pairs": {"gpu0": "gpu1"}}, [], "place 'gpu0' of a pair is unknown"),
         (TOPOLOGY, ["--port", "70000"], "port 70000; valid: 0 (any) to 65535"),
         (TOPOLOGY, ["--port", "0", "--heartbeat-timeout-s", "0"], "heartbeat_timeout_s=0; valid"),

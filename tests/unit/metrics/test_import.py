@@ -19,7 +19,6 @@ from harness.records.attainment import Attained
 from harness.records.run_folder import FinishedRun
 from harness.records.score import main as score
 from harness.records.token_log import TokenLog
-from harness.request import Request
 from plots import compare
 from tests.unit.metrics.service import Service, absolute, steady, write_run
 
@@ -131,48 +130,6 @@ def test_inference_perfs_file_has_every_tokens_time(tmp_path: Path) -> None:
         "chunks: tokens of one time count as one",
     ]
     assert run.manifest["simulated"] is True
-
-
-def without_streams(to: str, text: str) -> str:
-    """The tool's file as of answers that came whole: it has their ends alone."""
-    if to == "aiperf-records":
-        lines = [json.loads(line) for line in text.splitlines()]
-        for line in lines:
-            for name in ("time_to_first_token", "inter_chunk_latency", "inter_token_latency"):
-                line["metrics"].pop(name, None)
-        return "\n".join(map(json.dumps, lines))
-    found = json.loads(text)
-    if to == "guidellm":
-        for row in found["benchmarks"][0]["requests"]["successful"]:
-            for end in ("first", "last"):
-                row["info"]["timings"][f"{end}_token_iteration"] = None
-    else:
-        for record in found:
-            if record["error"] is None:
-                record["info"]["response_metrics"]["output_token_times"] = []
-    return json.dumps(found)
-
-
-@pytest.mark.parametrize("to", ["aiperf-records", *DUE])
-def test_an_answer_that_was_not_streamed_came_with_its_last_token(tmp_path: Path, to: str) -> None:
-    made = steady(70)
-    made.recorder.add([lost := Request(70, 100.0, "m", 10, 5)])
-    made.recorder.sent(lost, 100.0)
-    made.recorder.failed(lost, "gone")
-    made.requests.append(lost)
-    folder, out = write_run(tmp_path / "run", made), tmp_path / "out"
-    assert export([str(folder), "--to", to]) == 0
-    file = folder / TOOLS[to]
-    file.write_text(without_streams(to, file.read_text()))
-    assert read([str(file), "--out", str(out)]) == 0
-    ours, theirs = FinishedRun.load(folder), FinishedRun.load(out)
-    assert theirs.summary["num_completed"] == 70
-    assert theirs.summary["num_failed"] == 1
-    for name in ("ttft_s.mean", "e2e_s.mean"):
-        assert theirs.number(name) == pytest.approx(ours.number("e2e_s.mean")), name
-    assert theirs.summary["tbt_s"]["mean"] is None
-    told = theirs.manifest["imported"]["lacking"]
-    assert "first tokens of answers that were not streamed: each came with its last token" in told
 
 
 def test_a_completed_answer_without_any_token_attains_nothing(tmp_path: Path) -> None:
