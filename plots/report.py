@@ -19,6 +19,7 @@ import jinja2
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.errors import UsageError
 from harness.files import write_text, writing
 from harness.records import end_table, run_table
 from harness.records.answers import EARLY_ENDS
@@ -52,11 +53,15 @@ def draw(run_dir: Path) -> Path:
 
 def write(run_dir: Path) -> Path:
     """Makes `run_dir`/report.html from the run's other files and returns its path. UsageError where
-    `run_dir` is no complete run's."""
+    `run_dir` is no complete run's, or its files lack what the page shows."""
     run = FinishedRun.load(run_dir)
     path = run_dir / "report.html"
+    try:
+        made = page(run)
+    except jinja2.UndefinedError as error:
+        raise UsageError(f"{run_dir} is damaged: {error.message}") from error
     with writing(path):
-        write_text(path, page(run))
+        write_text(path, made)
     return path
 
 

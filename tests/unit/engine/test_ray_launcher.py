@@ -161,9 +161,7 @@ def test_a_profile_names_its_nodes_in_order() -> None:
 
 def test_a_simulation_has_no_nodes_of_a_cluster() -> None:
     with (
-        pytest.raises(
-            UsageError, match=r"hardware\.nodes names nodes of Ray, and engine"
-        ),
+        pytest.raises(UsageError, match=r"hardware\.nodes names nodes of Ray, and engine"),
         private("sim", 1, on=replace(cluster_of(1), nodes=["a"])),
     ):
         pass

@@ -153,3 +153,16 @@ def test_the_command_is_the_typed_one_unless_it_was_a_sweep_or_a_figure() -> Non
     assert repeat(manifest | {"command": swept, "git": {"revision": "abc", "dirty": True}}) == [
         "git checkout abc", "python -m harness +system=vllm seed=1",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["versions", "choices", "machine"])
+def test_a_run_that_lacks_what_the_page_shows_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    path = write_run(tmp_path / "run", steady(3))
+    manifest = read_json(path / "manifest.json")
+    del manifest[key]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["report", str(path)]) == 2
+    assert "is damaged: " in capsys.readouterr().err
+    assert not (path / "report.html").exists()
