@@ -36,6 +36,9 @@ def recover(path: Path) -> Recorder:
     with locked(path, wait=False):
         folder = RunFolder(path)
         manifest = folder.manifest()
+        for key in ("status", "engine"):
+            if key not in manifest:
+                raise UsageError(f"{path / 'manifest.json'} is damaged: it has no {key}")
         journal = path / JOURNAL
         if manifest["status"] != "begun" and not journal.is_file():
             if manifest.get("reason") == KILLED:

@@ -152,6 +152,11 @@ def test_a_complete_run_and_a_simulation_leave_no_journal(tmp_path: Path) -> Non
     assert not (tmp_path / "run" / JOURNAL).exists()
     with pytest.raises(UsageError, match="was not killed: its manifest says complete"):
         recover(tmp_path / "run")
+    manifest = json.loads((tmp_path / "run/manifest.json").read_text())
+    del manifest["status"]
+    (tmp_path / "run/manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UsageError, match="is damaged: it has no status"):
+        recover(tmp_path / "run")
 
 
 def test_of_a_run_that_was_killed_before_it_was_served_the_manifest_alone_is_settled(
