@@ -66,18 +66,48 @@ class Wait:
         return (yield self)
 
 
-class Task:
-    """A running coroutine. `finished` is set when it returns; `result` then holds its value."""
+class Step:
+    """What a loop has go on: a task or a call."""
 
-    __slots__ = ("_coro", "_wait_id", "done", "finished", "name", "result")
+    __slots__ = ("_wait_id", "done", "name")
 
-    def __init__(self, loop: Loop, coro: Coroutine[Any, Any, Any], name: str) -> None:
-        self._coro = coro
+    def __init__(self, name: str) -> None:
         self._wait_id = 0  # grows at every wake-up; a timer or waiter with an old id is stale
         self.name = name
         self.done = False
+
+
+class Task(Step):
+    """A running coroutine. `finished` is set when it returns; `result` then holds its value."""
+
+    __slots__ = ("_coro", "finished", "result")
+
+    def __init__(self, loop: Loop, coro: Coroutine[Any, Any, Any], name: str) -> None:
+        super().__init__(name)
+        self._coro = coro
         self.result: Any = None
         self.finished = Event(loop)
+
+
+class Call(Step):
+    """A function that the loop calls, as it would go on with a task, but without a coroutine."""
+
+    __slots__ = ("_armed_id", "_function", "_loop")
+
+    def __init__(self, loop: Loop, function: Callable[[], None], name: str) -> None:
+        super().__init__(name)
+        self._loop, self._function = loop, function
+        self._armed_id = 0  # `_wait_id`, while nothing has said that it is to be called
+
+    def at(self, deadline: float) -> None:
+        """Has it called at that time (infinity: never), unless `soon` is asked for before."""
+        self._armed_id = self._wait_id
+        self._loop._set_timer(self, deadline)
+
+    def soon(self) -> None:
+        """Has it called once, behind what is ready now, and not at the time that was said."""
+        if self._armed_id == self._wait_id:
+            self._loop._make_ready(self, True)
 
 
 @mypyc_attr(native_class=False)
@@ -92,8 +122,8 @@ class Loop:
     """The kernel shared by both clocks. Use `VirtualLoop` or `WallLoop`."""
 
     def __init__(self) -> None:
-        self._ready: deque[tuple[Task, bool]] = deque()
-        self._timers: list[tuple[float, int, Task, int]] = []
+        self._ready: deque[tuple[Step, bool]] = deque()
+        self._timers: list[tuple[float, int, Step, int]] = []
         self._sequence = 0
         self._tasks: dict[Task, None] = {}  # insertion-ordered set, so shutdown order is stable
 
@@ -139,7 +169,7 @@ class Loop:
             while not task.done:
                 while self._ready and not task.done:
                     ready, value = self._ready.popleft()
-                    self._step(ready, value)
+                    self._go_on(ready, value)
                 if not task.done:
                     self._advance()
         finally:
@@ -159,9 +189,24 @@ class Loop:
         """Moves time forward until at least one task is ready."""
         raise NotImplementedError
 
-    def _make_ready(self, task: Task, value: bool) -> None:
-        task._wait_id += 1
-        self._ready.append((task, value))
+    def _make_ready(self, step: Step, value: bool) -> None:
+        step._wait_id += 1
+        self._ready.append((step, value))
+
+    def _set_timer(self, step: Step, deadline: float) -> None:
+        if deadline < inf:
+            self._sequence += 1
+            heapq.heappush(self._timers, (deadline, self._sequence, step, step._wait_id))
+
+    def _go_on(self, step: Step, value: bool) -> None:
+        if isinstance(step, Task):
+            self._step(step, value)
+        elif isinstance(step, Call):
+            try:
+                step._function()
+            except BaseException as error:
+                error.add_note(f"in {step.name!r} at {self.now:.6f} s")
+                raise
 
     def _step(self, task: Task, value: bool) -> None:
         try:
@@ -180,9 +225,7 @@ class Loop:
                 self._make_ready(task, True)
                 return
             event._waiters.append((task, task._wait_id))
-        if wait.deadline < inf:
-            self._sequence += 1
-            heapq.heappush(self._timers, (wait.deadline, self._sequence, task, task._wait_id))
+        self._set_timer(task, wait.deadline)
 
     def _fire_timers(self, up_to: float) -> None:
         """Readies every task whose timer is due; timers overtaken by an event are dropped."""
@@ -203,6 +246,7 @@ class Loop:
 
     def _close(self) -> None:
         self._ready.clear()
+        self._timers.clear()
         while self._tasks:
             task, _ = self._tasks.popitem()
             task._coro.close()

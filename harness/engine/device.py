@@ -88,11 +88,11 @@ class TorchDevice:
             }
         )  # fmt: skip
 
-    async def copy_out(self, copy: KvCopy) -> None:
-        await self._copy("copy_out", copy)
+    def copy_out(self, copy: KvCopy, on_end: Callable[[bool], None]) -> None:
+        self._loop.start(self._copy("copy_out", copy, on_end), name=f"{self.name}: copy out")
 
-    async def copy_in(self, copy: KvCopy) -> bool:
-        return await self._copy("copy_in", copy)
+    def copy_in(self, copy: KvCopy, on_end: Callable[[bool], None]) -> None:
+        self._loop.start(self._copy("copy_in", copy, on_end), name=f"{self.name}: copy in")
 
     async def collect_garbage(self) -> None:
         await self._commands.call({"op": "collect", "stream": "compute"})
@@ -120,14 +120,13 @@ class TorchDevice:
         self._worker.on_failure = self._fail
         self._commands = Commands(self._worker, self._loop)
 
-    async def _copy(self, op: str, copy: KvCopy) -> bool:
+    async def _copy(self, op: str, copy: KvCopy, on_end: Callable[[bool], None]) -> None:
         block_bytes = self._models[copy.model].kv_bytes_per_token * self._plan.block_tokens
         places = [block_offsets(runs, block_bytes) for runs in (copy.device_runs, copy.host_runs)]
         blocks = block_bytes, *(offsets[: copy.num_blocks] for offsets in places)
         far = None if copy.node == self.node else dram(copy.node).file("kv")
         command = {"op": op, "stream": op, "blocks": blocks, "far": far}
-        complete: bool = (await self._commands.call(command)).get("complete", True)
-        return complete
+        on_end((await self._commands.call(command)).get("complete", True))
 
     async def _beside(self, function: Callable[[], object]) -> None:
         """Calls `function`, which may take seconds, while the loop goes on."""

@@ -6,8 +6,8 @@ real bytes. Which bytes, when and where to is decided above, once (`harness.pool
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from harness.clock import Event
 from harness.device.instance import Instance
@@ -58,13 +58,14 @@ class Device(Protocol):
         """Copies the weights within the buffer, on the device."""
         ...
 
-    def copy_out(self, copy: KvCopy) -> Coroutine[Any, Any, object]:
-        """Device to host; runs beside `execute`, in a stream of its own."""
+    def copy_out(self, copy: KvCopy, on_end: Callable[[bool], None]) -> None:
+        """Begins a copy from device to host, which runs beside `execute`, in a stream of its own.
+        `on_end(True)` is called once the last byte has come."""
         ...
 
-    async def copy_in(self, copy: KvCopy) -> bool:
-        """Host to device; runs beside `execute`, in a stream of its own. False: the host has died
-        before the last byte came."""
+    def copy_in(self, copy: KvCopy, on_end: Callable[[bool], None]) -> None:
+        """Does so from host to device. `on_end(False)`: the host has died before the last byte
+        came."""
         ...
 
     async def restart(self) -> None:

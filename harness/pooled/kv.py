@@ -13,6 +13,7 @@ its requests elsewhere. Host memory, with the KV that lies there, stays, unless 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from harness.clock import Event
 from harness.device.memory import KvShape
@@ -25,6 +26,18 @@ from harness.request import Request
 
 SAMPLE_S = 1.0
 NOTICE_S = 20.0  # as long as a node's agent may take to answer
+
+
+class Swap:
+    """A swap of a request's KV: `here`, its runs on the device; `asked_s`, `begun_s`: when it was
+    asked for, and when its bytes began to move."""
+
+    def __init__(
+        self, request: Request, swapped: SwappedKv, here: list[Run], on_done: Callable[[], None],
+        asked_s: float,
+    ) -> None:  # fmt: skip
+        self.request, self.swapped, self.here, self.on_done = request, swapped, here, on_done
+        self.asked_s = self.begun_s = asked_s
 
 
 class PooledKv:
@@ -122,32 +135,39 @@ class PooledKv:
         runs = pool.detach(request)
         swapped = SwappedKv(self.host, ready, num_blocks)
         self._swapped[request.request_id] = self._leaving[request.request_id] = swapped
-        copy = self._copy_out(request, runs, swapped, on_done)
-        self._loop.start(copy, name=f"{self.name}: swap out")
-        return ready
-
-    async def _copy_out(
-        self, request: Request, runs: list[Run], swapped: SwappedKv, on_done: Callable[[], None]
-    ) -> None:
-        start_s, model, host = self._loop.now, request.model, self.host
-        num_blocks, shape = swapped.num_blocks, self._host_shapes[model]
+        swap = Swap(request, swapped, runs, on_done, self._loop.now)
         room = self._claimed.pop(request.request_id, None)
         if room is None:
-            room = await self._host_room(request, shape, num_blocks)
+            self._loop.start(self._room_first(swap), name=f"{self.name}: swap out")
+        else:
+            self._copy_out(swap, room)
+        return ready
+
+    async def _room_first(self, swap: Swap) -> None:
+        request, num_blocks = swap.request, swap.swapped.num_blocks
+        shape = self._host_shapes[request.model]
+        self._copy_out(swap, await self._host_room(request, shape, num_blocks))
+
+    def _copy_out(self, swap: Swap, room: list[Run]) -> None:
+        swapped, host = swap.swapped, self.host
         if self.lost:
             host.discard(room)
             return
         swapped.runs = room
         self._log_slabs(host)
-        begun_s = self._loop.now
-        await self._device.copy_out(KvCopy(model, self.node, num_blocks, runs, room))
-        self._slabs.free(runs)
-        del self._leaving[request.request_id]
+        swap.begun_s = self._loop.now
+        copy = KvCopy(swap.request.model, self.node, swapped.num_blocks, swap.here, room)
+        self._device.copy_out(copy, partial(self._copied_out, swap))
+
+    def _copied_out(self, swap: Swap, complete: bool) -> None:
+        swapped = swap.swapped
+        self._slabs.free(swap.here)
+        del self._leaving[swap.request.request_id]
         if swapped.gone:
-            host.discard(room)
+            self.host.discard(swapped.runs)
         swapped.ready.set()
-        on_done()
-        self._log_swap("swap_out", request, start_s, begun_s, num_blocks)
+        swap.on_done()
+        self._log_swap("swap_out", swap)
 
     async def _host_room(self, request: Request, shape: KvShape, num_blocks: int) -> list[Run]:
         """Room in the host's cache. A wait for it is recorded, even if the run ends in it."""
@@ -174,41 +194,53 @@ class PooledKv:
             return None
         swapped, arrived = self._swapped.pop(request.request_id), Event(self._loop)
         self._arriving[request.request_id] = swapped, arrived
-        copy = self._copy_in(request, swapped, arrived, on_done)
-        self._loop.start(copy, name=f"{self.name}: swap in")
+        here = pool.runs[request.request_id]
+        swap = Swap(request, swapped, here, on_done, self._loop.now)
+        if swapped.ready.is_set:
+            self._copy_in(swap, arrived)
+        else:
+            self._loop.start(self._ready_first(swap, arrived), name=f"{self.name}: swap in")
         return arrived
 
-    async def _copy_in(
-        self, request: Request, swapped: SwappedKv, arrived: Event, on_done: Callable[[], None]
-    ) -> None:
-        start_s = self._loop.now
-        if not swapped.ready.is_set:  # rule ②
-            await self._loop.wait(swapped.ready)
+    async def _ready_first(self, swap: Swap, arrived: Event) -> None:
+        await self._loop.wait(swap.swapped.ready)  # rule ②
+        self._copy_in(swap, arrived)
+
+    def _copy_in(self, swap: Swap, arrived: Event) -> None:
+        swapped, model = swap.swapped, swap.request.model
         if swapped.gone or self.lost:
             arrived.set()
             return
-        begun_s, model, host, there = self._loop.now, request.model, swapped.host, swapped.runs
+        swap.begun_s, host, there = self._loop.now, swapped.host, swapped.runs
         host.release_after(arrived, there)
-        num_blocks, here = swapped.num_blocks, self.kv(model).runs[request.request_id]
-        complete = await self._device.copy_in(KvCopy(model, host.node, num_blocks, here, there))
+        copy = KvCopy(model, host.node, swapped.num_blocks, swap.here, there)
+        self._device.copy_in(copy, partial(self._copied_in, swap, arrived))
+
+    def _copied_in(self, swap: Swap, arrived: Event, complete: bool) -> None:
         if not complete:
-            await self._notice(host)
-            if self.lost:
-                return
+            self._loop.start(self._broken_off(swap, arrived), name=f"{self.name}: broken off")
+            return
+        host = swap.swapped.host
         arrived.set()
         host.reclaim(arrived)  # rule ③
-        if not complete:
-            swapped.gone = True
-            lost = {"request_id": request.request_id, "model": model, "node": host.node}
-            self._log("kv_lost", begun_s, **lost)
-            if self.on_kv_lost is None:
-                raise InstanceLost(f"node-{host.node}")
-            self.on_kv_lost(request)
-            return
-        del self._arriving[request.request_id]
-        on_done()
+        del self._arriving[swap.request.request_id]
+        swap.on_done()
         self._log_slabs(host)
-        self._log_swap("swap_in", request, start_s, begun_s, num_blocks)
+        self._log_swap("swap_in", swap)
+
+    async def _broken_off(self, swap: Swap, arrived: Event) -> None:
+        request, host = swap.request, swap.swapped.host
+        await self._notice(host)
+        if self.lost:
+            return
+        arrived.set()
+        host.reclaim(arrived)
+        swap.swapped.gone = True
+        lost = {"request_id": request.request_id, "model": request.model, "node": host.node}
+        self._log("kv_lost", swap.begun_s, **lost)
+        if self.on_kv_lost is None:
+            raise InstanceLost(f"node-{host.node}")
+        self.on_kv_lost(request)
 
     async def _notice(self, host: Host) -> None:
         """A copy from `host` broke off, and the death of its node, or of this device, is about to
@@ -300,12 +332,10 @@ class PooledKv:
                 fragmentation=host.slabs.fragmentation(shape),
             )  # fmt: skip
 
-    def _log_swap(
-        self, kind: str, request: Request, asked_s: float, begun_s: float, num_blocks: int
-    ) -> None:
-        """`begun_s`: when its bytes began to move."""
+    def _log_swap(self, kind: str, swap: Swap) -> None:
+        request = swap.request
         self._recorder.event(
-            kind, self.name, begun_s, self._loop.now, request_id=request.request_id,
-            model=request.model, waited_s=begun_s - asked_s,
-            bytes=num_blocks * self._block_bytes[request.model],
+            kind, self.name, swap.begun_s, self._loop.now, request_id=request.request_id,
+            model=request.model, waited_s=swap.begun_s - swap.asked_s,
+            bytes=swap.swapped.num_blocks * self._block_bytes[request.model],
         )  # fmt: skip

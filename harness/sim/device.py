@@ -8,12 +8,12 @@ the kernels running beside it, a few per cent of the memory bandwidth, is not mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 from harness.clock import Event
 from harness.cost.model import CostModel
-from harness.device.location import Location, Place, dram
+from harness.device.location import Location, dram
 from harness.device.topology import Link
 from harness.engine_api import Experiment
 from harness.errors import InstanceLost
@@ -24,7 +24,7 @@ from harness.pooled.plan import device_weight_bytes
 from harness.sim.compute import Compute
 from harness.sim.config import SimPoolConfig
 from harness.sim.instance import SimInstance, no_death
-from harness.sim.network import Network
+from harness.sim.network import Channel, Network
 
 
 class SimDevice:
@@ -49,6 +49,8 @@ class SimDevice:
         self._block_bytes = {
             name: device_shape(spec, block_tokens).block_bytes for name, spec in models.items()
         }
+        self._kv_to: dict[int, Channel] = {}  # node -> of the copies to its DRAM
+        self._kv_from: dict[int, Channel] = {}
         self._pageable = Link(f"pageable copies to {name}", config.pageable_bytes_per_s)
 
     def executor(self, model: str, kv: SlabPool) -> SimInstance:
@@ -90,21 +92,34 @@ class SimDevice:
         if self.may_fail:
             await self._answer()
 
-    def copy_out(self, copy: KvCopy) -> Coroutine[Any, Any, bool]:
-        return self._copy(self._gpus, dram(copy.node), copy)
+    def copy_out(self, copy: KvCopy, on_end: Callable[[bool], None]) -> None:
+        channel = self._kv_to.get(copy.node)
+        if channel is None:
+            channel = self._network.channel(self._gpus, dram(copy.node), "kv")
+            self._kv_to[copy.node] = channel
+        self._copy(channel, copy, on_end)
 
-    def copy_in(self, copy: KvCopy) -> Coroutine[Any, Any, bool]:
-        return self._copy(dram(copy.node), self._gpus, copy)
+    def copy_in(self, copy: KvCopy, on_end: Callable[[bool], None]) -> None:
+        channel = self._kv_from.get(copy.node)
+        if channel is None:
+            channel = self._network.channel(dram(copy.node), self._gpus, "kv")
+            self._kv_from[copy.node] = channel
+        self._copy(channel, copy, on_end)
 
-    def _copy(self, src: Place, dst: Place, copy: KvCopy) -> Coroutine[Any, Any, bool]:
+    def _copy(self, channel: Channel, copy: KvCopy, on_end: Callable[[bool], None]) -> None:
         num_bytes = copy.num_blocks * self._block_bytes[copy.model]
-        copied = self._network.transfer(src, dst, num_bytes, stream="kv")
-        return self._answered(copied) if self.may_fail else copied
+        ended = self._answered if self.may_fail else self._ended
+        self._network.send(channel, num_bytes, partial(ended, on_end))
 
-    async def _answered(self, copied: Coroutine[Any, Any, bool]) -> bool:
-        complete = await copied
+    def _ended(self, on_end: Callable[[bool], None]) -> None:
+        on_end(True)
+
+    def _answered(self, on_end: Callable[[bool], None]) -> None:
+        self._loop.start(self._answer_first(on_end), name=f"{self.name}: answer")
+
+    async def _answer_first(self, on_end: Callable[[bool], None]) -> None:
         await self._answer()
-        return complete
+        on_end(True)
 
     async def restart(self) -> None:
         await self._loop.sleep(self._config.restart_s)

@@ -2,7 +2,7 @@
 
 Between changes everything is closed form: what a flow has sent is rate x time, its end is known.
 A change recomputes the rates of the flows that share a link with it, directly or through others,
-once per instant, however many flows change there. One task sleeps until the earliest end.
+once per instant, however many flows change there. One call waits for the earliest end.
 Knows links, not places; chunks, queues and latency are the network's.
 """
 
@@ -13,7 +13,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from math import inf
 
-from harness.clock import Event, Loop, Task
+from harness.clock import Call, Loop
 from harness.device.topology import Link
 from harness.sim.fair_share import fair_rates
 
@@ -41,12 +41,14 @@ class Route:
 
 class Flow:
     """`left_bytes` were still to be sent at `since_s`, and go at `rate` bytes/s from then on. Of a
-    striped flow, which may cross a link several times, all counts are of one stripe."""
+    striped flow, which may cross a link several times, all counts are of one stripe. `on_end` is
+    called at its end."""
 
     def __init__(
-        self, route: Route, num_bytes: int, priority: int, since_s: float, done: Event
-    ) -> None:
-        self.route, self.num_bytes, self.priority, self.done = route, num_bytes, priority, done
+        self, route: Route, num_bytes: int, priority: int, since_s: float,
+        on_end: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.route, self.num_bytes, self.priority, self.on_end = route, num_bytes, priority, on_end
         self.left_bytes, self.since_s = float(num_bytes), since_s
         self.rate, self.finish_s = 0.0, inf
         self.met = 0
@@ -73,42 +75,41 @@ class Fluid:
         self._ports: dict[Link, Port] = {}
         self._routes: dict[tuple[Link, ...], Route] = {}
         self._num_flows = 0
-        self._driver: Task | None = None
+        self._look = Call(loop, self._see_to_all, "network")
         self._touched: list[Port] = []
         self._sharings = 0
-        self._changed = Event(loop)
         self._finishes: list[tuple[float, int, Flow]] = []  # a heap; stale entries are skipped
         self._order = 0  # of the last entry
         self._rates: Callable[[tuple[tuple[int, tuple[Link, ...]], ...]], list[float]]
         self._rates = lru_cache(KNOWN)(fair_rates)
 
-    def start(self, links: tuple[Link, ...], num_bytes: int, priority: int) -> Flow:
-        """A flow from now on; `flow.done` is set at its end."""
+    def start(
+        self, links: tuple[Link, ...], num_bytes: int, priority: int, on_end: Callable[[], None]
+    ) -> Flow:
+        """A flow from now on."""
         route = self._routes.get(links)
         if route is None:
             ports = [self._ports.setdefault(link, Port()) for link in links]
             route = self._routes[links] = Route(links, ports)
-        flow = Flow(route, num_bytes, priority, self._loop.now, Event(self._loop))
+        flow = Flow(route, num_bytes, priority, self._loop.now, on_end)
         for port in route.ports:
             port.flows[flow] = None
         self._num_flows += 1
-        if self._driver is None or self._driver.done:
-            self._driver = self._loop.spawn(self._drive(), name="network")
         self._touch(flow)
-        self._changed.set()
+        self._look.soon()
         return flow
 
     def set_priority(self, flow: Flow, priority: int) -> None:
         """`flow`, which is under way, goes on with `priority`."""
         flow.priority = priority
         self._touch(flow)
-        self._changed.set()
+        self._look.soon()
 
     def cut(self, flow: Flow, num_bytes: int) -> None:
         """`flow`, which is under way, ends once it has sent `num_bytes`: not less than it has."""
         flow.change_size(num_bytes, self._loop.now)
         self._queue(flow)
-        self._changed.set()
+        self._look.soon()
 
     def busy(self, links: tuple[Link, ...]) -> bool:
         """Whether one of `links` carries a flow."""
@@ -130,15 +131,11 @@ class Fluid:
                 port.touched = True
                 self._touched.append(port)
 
-    async def _drive(self) -> None:
-        """Sees to all ends and rates."""
-        while True:
-            if not self._changed.is_set:
-                await self._loop.wait(self._changed, until=self._next_finish_s())
-            self._changed.clear()
-            if self._num_flows:
-                self._end_finished()
-                self._share()
+    def _see_to_all(self) -> None:
+        """Sees to all ends and rates of this moment."""
+        self._end_finished()
+        self._share()
+        self._look.at(self._next_finish_s())
 
     def _next_finish_s(self) -> float:
         heap = self._finishes
@@ -156,7 +153,7 @@ class Fluid:
                 port.ended_bytes += flow.num_bytes
             self._touch(flow)
             self._num_flows -= 1
-            flow.done.set()
+            flow.on_end()
 
     def _share(self) -> None:
         """New rates for the flows that the touched links can affect."""

@@ -20,12 +20,12 @@ receive is striped: as many bytes for each, side by side, at the rate of the slo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import chain, count
 from math import ceil, inf, isclose
 
-from harness.clock import Event, Loop, Wait
+from harness.clock import Call, Event, Loop, Wait
 from harness.device.location import Location, Place, members
 from harness.device.topology import Link, Path, Topology
 from harness.sim.fluid import Flow, Fluid
@@ -41,7 +41,7 @@ class Channel:
         self.flow: Flow | None = None  # the message under way, once its latency is over
         self._loop = loop
         self._busy = False
-        self._waiting: list[tuple[tuple[int, int], Event]] = []
+        self._waiting: list[tuple[tuple[int, int], Callable[[], None]]] = []
 
     @property
     def taken(self) -> bool:
@@ -58,10 +58,14 @@ class Channel:
     async def enter(self, rank: tuple[int, int]) -> None:
         """Returns when it is the turn of `rank`."""
         turn = Event(self._loop)
-        heappush(self._waiting, (rank, turn))
-        self.admit()
+        self.queue(rank, turn.set)
         if not turn.is_set:
             await self._loop.wait(turn)
+
+    def queue(self, rank: tuple[int, int], begin: Callable[[], None]) -> None:
+        """Has `begin` called when it is the turn of `rank`."""
+        heappush(self._waiting, (rank, begin))
+        self.admit()
 
     def leave(self) -> None:
         """Ends a turn. Who comes next is decided by the next `enter` or `admit`."""
@@ -70,11 +74,42 @@ class Channel:
     def admit(self) -> None:
         if self._waiting and not self._busy:
             self._busy = True
-            heappop(self._waiting)[1].set()
+            heappop(self._waiting)[1]()
 
     def at_least(self, priority: int) -> int:
         """`priority`, or that of the most urgent transfer which waits, if higher."""
         return max(priority, -self._waiting[0][0][0]) if self._waiting else priority
+
+
+class Message:
+    """A transfer of one message, without priority, that nobody breaks off. `on_end` is called once
+    the last byte has arrived."""
+
+    def __init__(
+        self, channel: Channel, num_bytes: int, loop: Loop, fluid: Fluid, on_end: Callable[[], None]
+    ) -> None:
+        self._channel, self._num_bytes, self._on_end = channel, num_bytes, on_end
+        self._loop, self._fluid = loop, fluid
+
+    def begin(self) -> None:
+        """Its turn has come."""
+        latency_s = self._channel.path.latency_s
+        if latency_s > 0:
+            Call(self._loop, self._send, "message").at(self._loop.now + latency_s)
+        else:
+            self._send()
+
+    def _send(self) -> None:
+        channel = self._channel
+        urgency = channel.at_least(0)
+        channel.flow = self._fluid.start(channel.path.links, self._num_bytes, urgency, self._end)
+
+    def _end(self) -> None:
+        channel = self._channel
+        channel.flow = None
+        channel.leave()
+        channel.admit()
+        self._on_end()
 
 
 class Network:
@@ -84,6 +119,15 @@ class Network:
         self.fluid = Fluid(loop)
         self._channels: dict[tuple[Place, Place, str], Channel] = {}
         self._order = count()
+
+    def send(self, channel: Channel, num_bytes: int, on_end: Callable[[], None]) -> None:
+        """Begins a transfer of one message without priority; `on_end` is called at its end."""
+        rank = (0, next(self._order))
+        message = Message(channel, num_bytes, self._loop, self.fluid, on_end)
+        if channel.take():
+            message.begin()
+        else:
+            channel.queue(rank, message.begin)
 
     async def transfer(
         self,
@@ -122,12 +166,13 @@ class Network:
             if whole:
                 if channel.path.latency_s > 0:
                     await self._loop.sleep(channel.path.latency_s)
-                channel.flow = flow = self.fluid.start(links, size, channel.at_least(priority))
-                await Wait((flow.done, *stops), inf)
-                whole = flow.done.is_set
+                urgency, done = channel.at_least(priority), Event(self._loop)
+                channel.flow = flow = self.fluid.start(links, size, urgency, done.set)
+                await Wait((done, *stops), inf)
+                whole = done.is_set
                 if not whole:
                     self.fluid.cut(flow, ceil(flow.sent_bytes(self._loop.now)))
-                    await self._loop.wait(flow.done)
+                    await self._loop.wait(done)
                 channel.flow = None
             channel.leave()
             if not whole:
@@ -157,12 +202,13 @@ class Network:
             await channel.enter(rank)
         if channel.path.latency_s > 0:
             await self._loop.sleep(channel.path.latency_s)
-        channel.flow = flow = self.fluid.start(channel.path.links, num_bytes, 0)
-        await self._loop.wait(flow.done, stop)
-        if not flow.done.is_set:
+        done = Event(self._loop)
+        channel.flow = flow = self.fluid.start(channel.path.links, num_bytes, 0, done.set)
+        await self._loop.wait(done, stop)
+        if not done.is_set:
             chunks = max(1, ceil(flow.sent_bytes(self._loop.now) / chunk_bytes))
             self.fluid.cut(flow, min(num_bytes, chunks * chunk_bytes))
-            await self._loop.wait(flow.done)
+            await self._loop.wait(done)
         channel.flow = None
         channel.leave()
         channel.admit()
@@ -176,9 +222,11 @@ class Network:
         links = [link for each in devices for link in self._topology.ports(each, others)]
         before = [self.fluid.carried_bytes(link) for link in links]
         sizes = [ceil(for_s * link.bytes_per_s) for link in links]
-        sent = zip(links, sizes, strict=True)
-        for flow in [self.fluid.start((link,), size, STALL) for link, size in sent]:
-            await self._loop.wait(flow.done)
+        ends = [Event(self._loop) for _ in links]
+        for link, size, end in zip(links, sizes, ends, strict=True):
+            self.fluid.start((link,), size, STALL, end.set)
+        for end in ends:
+            await self._loop.wait(end)
         after = [self.fluid.carried_bytes(link) for link in links]
         return all(isclose(b - a, size) for a, b, size in zip(before, after, sizes, strict=True))
 
