@@ -40,7 +40,7 @@ def _(pool: CachingPool) -> None:
 
 @audit.register
 def _(pool: SlabPool) -> None:
-    held = {r: sum(num_blocks for _, num_blocks in runs) for r, runs in pool.runs.items()}
+    held = {r: sum(run.num_blocks for run in runs) for r, runs in pool.runs.items()}
     assert held == pool.held, (held, pool.held)
 
 

@@ -32,11 +32,11 @@ class SlabPool(BlockPool):
         super().__init__(slabs.capacity_blocks(shape), shape.block_tokens)
         self.shape = shape
         self.runs: dict[int, list[Run]] = {}  # request_id -> its blocks, in token order
-        self._slabs = slabs
+        self._slabs, self._pool = slabs, slabs.pool(shape)
 
     @property
     def free_blocks(self) -> int:
-        return self._slabs.room(self.shape)
+        return self._slabs.room(self._pool)
 
     def detach(self, request: Request) -> list[Run]:
         """The request's blocks, which it no longer holds but which stay taken: a transfer reads
@@ -45,7 +45,7 @@ class SlabPool(BlockPool):
         return self.runs.pop(request.request_id, [])
 
     def _take(self, request_id: int, num_blocks: int) -> None:
-        taken = self._slabs.alloc(self.shape, num_blocks)
+        taken = self._slabs.alloc(self._pool, num_blocks)
         runs = self.runs.get(request_id)
         if runs is None:
             self.runs[request_id] = taken

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from harness.clock import Event, Loop
 from harness.device.location import Location, dram, ssd
-from harness.device.memory import KvShape, OutOfMemory
+from harness.device.memory import OutOfMemory
 from harness.model_spec import ModelSpec
 from harness.pooled.plan import MemoryPlan, PoolConfig
-from harness.pooled.slab import Run, SlabAllocator
+from harness.pooled.slab import Pool, Run, SlabAllocator
 from harness.records.record import Recorder
 
 
@@ -94,32 +94,33 @@ class Host:
         self._loop = loop
         self._waiting: deque[Event] = deque()  # for room, the first one to be served first
 
-    def has_room(self, shape: KvShape, num_blocks: int) -> bool:
+    def has_room(self, pool: Pool, num_blocks: int) -> bool:
         """Whether `reserve` would not have to wait."""
-        return not self._waiting and self.slabs.room(shape) >= num_blocks
+        return not self._waiting and self.slabs.room(pool) >= num_blocks
 
-    def check_size(self, shape: KvShape, num_blocks: int) -> None:
+    def check_size(self, pool: Pool, num_blocks: int) -> None:
         """Raises OutOfMemory where the cache could not hold so many even if it were empty."""
-        if num_blocks > self.slabs.capacity_blocks(shape):
+        capacity = self.slabs.capacity_blocks(pool.shape)
+        if num_blocks > capacity:
             raise OutOfMemory(
                 f"the KV cache in the memory of node {self.node} holds "
-                f"{self.slabs.capacity_blocks(shape)} blocks of {shape.block_bytes} bytes, and a "
+                f"{capacity} blocks of {pool.block_bytes} bytes, and a "
                 f"request needs {num_blocks}: raise engine.pool.host_kv_bytes"
             )
 
-    async def reserve(self, shape: KvShape, num_blocks: int) -> list[Run]:
+    async def reserve(self, pool: Pool, num_blocks: int) -> list[Run]:
         """Free blocks, none of which a transfer touches (rule ③); waits for room, first come first
         served. Raises OutOfMemory as `check_size`."""
-        self.check_size(shape, num_blocks)
-        if self.has_room(shape, num_blocks):
-            return self.slabs.alloc(shape, num_blocks)
+        self.check_size(pool, num_blocks)
+        if self.has_room(pool, num_blocks):
+            return self.slabs.alloc(pool, num_blocks)
         turn = Event(self._loop)
         self._waiting.append(turn)
-        while self._waiting[0] is not turn or self.slabs.room(shape) < num_blocks:
+        while self._waiting[0] is not turn or self.slabs.room(pool) < num_blocks:
             turn.clear()
             await self._loop.wait(turn)
         self._waiting.popleft()
-        runs = self.slabs.alloc(shape, num_blocks)
+        runs = self.slabs.alloc(pool, num_blocks)
         self._wake_first()
         return runs
 

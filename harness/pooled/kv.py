@@ -21,7 +21,7 @@ from harness.errors import InstanceLost, RunError
 from harness.pooled.blocks import SlabPool, device_shape, host_shape
 from harness.pooled.device import Device, KvCopy
 from harness.pooled.host import Host, SharedByPool, SwappedKv
-from harness.pooled.slab import Run, SlabAllocator
+from harness.pooled.slab import Pool, Run, SlabAllocator
 from harness.request import Request
 
 SAMPLE_S = 1.0
@@ -55,10 +55,10 @@ class PooledKv:
         self._slabs = SlabAllocator(plan.kv_bytes, plan.slab_bytes)
         self._pools: dict[KvShape, SlabPool] = {}
         self._pool_of: dict[str, SlabPool] = {}  # model -> of its shape
-        self._host_shapes = {
-            name: host_shape(spec, plan.block_tokens) for name, spec in self.models.items()
+        self._host_pools = {
+            name: host.slabs.pool(host_shape(spec, plan.block_tokens))
+            for name, spec in self.models.items()
         }
-        self._block_bytes = {name: shape.block_bytes for name, shape in self._host_shapes.items()}
         self._claimed: dict[int, list[Run]] = {}  # request_id -> room in `host` for its swap-out
         self._refused: tuple[Request, float] | None = None  # whom `claim` refuses, since when
         self._leaving: dict[int, SwappedKv] = {}  # request_id -> its swap-out under way
@@ -86,7 +86,7 @@ class PooledKv:
     def host_has_room(self, prompt: Request) -> bool:
         """Whether the node's host cache has room for all KV of a request that holds none yet."""
         num_blocks = self.kv(prompt.model).blocks_for(prompt.known_tokens)
-        return self.host.has_room(self._host_shapes[prompt.model], num_blocks)
+        return self.host.has_room(self._host_pools[prompt.model], num_blocks)
 
     def claim(self, requests: Sequence[Request]) -> bool:
         """Takes room in the node's host cache for the KV that all of `requests` have here, whoever
@@ -94,15 +94,15 @@ class PooledKv:
         Raises OutOfMemory where one of them could not lie there even alone."""
         taken = dict[int, list[Run]]()
         for request in requests:
-            shape, num_blocks = self._host_need(request)
-            if num_blocks > self.host.slabs.room(shape):
-                self.host.check_size(shape, num_blocks)
+            pool, num_blocks = self._host_need(request)
+            if num_blocks > self.host.slabs.room(pool):
+                self.host.check_size(pool, num_blocks)
                 for runs in taken.values():
                     self.host.slabs.free(runs)
                 if self._refused is None:
                     self._refused = request, self._loop.now
                 return False
-            taken[request.request_id] = self.host.slabs.alloc(shape, num_blocks)
+            taken[request.request_id] = self.host.slabs.alloc(pool, num_blocks)
         self._claimed |= taken
         if self._refused is not None:
             self._log_full(*self._refused)
@@ -118,10 +118,10 @@ class PooledKv:
             await self._loop.wait(Event(self._loop))
         self._claimed[request.request_id] = room
 
-    def _host_need(self, request: Request) -> tuple[KvShape, int]:
+    def _host_need(self, request: Request) -> tuple[Pool, int]:
         """Blocks of the host cache that the request's KV here takes."""
         num_blocks = self.kv(request.model).held[request.request_id]
-        return self._host_shapes[request.model], num_blocks
+        return self._host_pools[request.model], num_blocks
 
     def swap_out(self, request: Request, on_done: Callable[[], None]) -> Event:
         """Begins to move the request's KV to the node's host cache; set, and `on_done` called, once
@@ -145,8 +145,8 @@ class PooledKv:
 
     async def _room_first(self, swap: Swap) -> None:
         request, num_blocks = swap.request, swap.swapped.num_blocks
-        shape = self._host_shapes[request.model]
-        self._copy_out(swap, await self._host_room(request, shape, num_blocks))
+        pool = self._host_pools[request.model]
+        self._copy_out(swap, await self._host_room(request, pool, num_blocks))
 
     def _copy_out(self, swap: Swap, room: list[Run]) -> None:
         swapped, host = swap.swapped, self.host
@@ -169,13 +169,13 @@ class PooledKv:
         swap.on_done()
         self._log_swap("swap_out", swap)
 
-    async def _host_room(self, request: Request, shape: KvShape, num_blocks: int) -> list[Run]:
+    async def _host_room(self, request: Request, pool: Pool, num_blocks: int) -> list[Run]:
         """Room in the host's cache. A wait for it is recorded, even if the run ends in it."""
-        if self.host.has_room(shape, num_blocks):
-            return self.host.slabs.alloc(shape, num_blocks)
+        if self.host.has_room(pool, num_blocks):
+            return self.host.slabs.alloc(pool, num_blocks)
         asked_s = self._loop.now
         try:
-            return await self.host.reserve(shape, num_blocks)
+            return await self.host.reserve(pool, num_blocks)
         finally:
             self._log_full(request, asked_s)
 
@@ -337,5 +337,5 @@ class PooledKv:
         self._recorder.event(
             kind, self.name, swap.begun_s, self._loop.now, request_id=request.request_id,
             model=request.model, waited_s=swap.begun_s - swap.asked_s,
-            bytes=swap.swapped.num_blocks * self._block_bytes[request.model],
+            bytes=swap.swapped.num_blocks * self._host_pools[request.model].block_bytes,
         )  # fmt: skip

@@ -15,35 +15,50 @@ from harness.errors import UsageError
 MAX_SLABS = 1_000_000  # the lists of all and of those that are free take 16 MB
 
 
-# Blocks of one shape side by side: the byte offset of the first, and how many.
-Run = tuple[int, int]
+class Run:
+    """`num_blocks` blocks of one shape side by side, from the byte offset `at` on."""
+
+    __slots__ = ("at", "num_blocks", "used")
+
+    def __init__(self, at: int, num_blocks: int, used: bool) -> None:
+        self.at, self.num_blocks, self.used = at, num_blocks, used
 
 
 def block_offsets(runs: Iterable[Run], block_bytes: int) -> list[int]:
     """The byte offset of each block, in order."""
-    return [at + k * block_bytes for at, num_blocks in runs for k in range(num_blocks)]
+    return [run.at + k * block_bytes for run in runs for k in range(run.num_blocks)]
 
 
-class _Pool:
+class Pool:
     """The slabs of one shape. `free` has those that are not full, the next to use first."""
 
-    def __init__(self, block_bytes: int, blocks_per_slab: int) -> None:
-        self.block_bytes, self.blocks_per_slab = block_bytes, blocks_per_slab
+    def __init__(self, shape: KvShape, blocks_per_slab: int) -> None:
+        self.shape, self.block_bytes = shape, shape.block_bytes
+        self.blocks_per_slab = blocks_per_slab
         self.free: dict[int, _Slab] = {}
         self.num_used = 0  # blocks
         self.num_slabs = 0
         self.peak_slabs = 0
+        self._next: _Slab | None = None  # the first of `free`; None: look there
 
     def first(self) -> _Slab | None:
-        for slab in self.free.values():
-            return slab
-        return None
+        if self._next is None:
+            for slab in self.free.values():
+                self._next = slab
+                break
+        return self._next
+
+    def leaves(self, slab: _Slab) -> None:
+        """`slab` is full, or given back."""
+        del self.free[slab.index]
+        if slab is self._next:
+            self._next = None
 
 
 class _Slab:
     """A slab that a shape has, with its free blocks, `num_free` in all, the next to use last."""
 
-    def __init__(self, pool: _Pool, index: int) -> None:
+    def __init__(self, pool: Pool, index: int) -> None:
         self.pool, self.index = pool, index
         self.num_free = 0
         self.free: list[Run] = []
@@ -61,8 +76,10 @@ class SlabAllocator:
         self.slab_bytes = slab_bytes
         self.num_slabs = capacity_bytes // slab_bytes
         self._free_slabs = list(range(self.num_slabs - 1, -1, -1))  # the next to use last
-        self._pools: dict[KvShape, _Pool] = {}
-        self._used: dict[int, int] = {}  # the runs in use
+        self._pools: dict[KvShape, Pool] = {}
+        self._shapes: list[
+            KvShape
+        ] = []  # of those that have had a slab, the first to have one first
         self._slabs: list[_Slab | None] = [None] * self.num_slabs  # None: nobody's
         self._peak_slabs = 0
 
@@ -72,68 +89,64 @@ class SlabAllocator:
 
     def shapes(self) -> list[KvShape]:
         """Every shape that has had a slab."""
-        return list(self._pools)
+        return list(self._shapes)
 
-    def room(self, shape: KvShape) -> int:
-        """How many more blocks of `shape` can be had now."""
+    def pool(self, shape: KvShape) -> Pool:
         pool = self._pools.get(shape)
         if pool is None:
-            return len(self._free_slabs) * self._blocks_per_slab(shape)
-        return self._left(pool)
+            pool = self._pools[shape] = Pool(shape, self._blocks_per_slab(shape))
+        return pool
 
-    def alloc(self, shape: KvShape, num_blocks: int) -> list[Run]:
+    def room(self, pool: Pool) -> int:
+        """How many more blocks of the pool can be had now."""
+        slabs = pool.num_slabs + len(self._free_slabs)
+        return slabs * pool.blocks_per_slab - pool.num_used
+
+    def alloc(self, pool: Pool, num_blocks: int) -> list[Run]:
         """`num_blocks` blocks; OutOfMemory, and no change, where `room` is less.
 
-        Slabs that `shape` has are filled before it gets another.
+        Slabs that the pool has are filled before it gets another.
         """
-        pool = self._pools.get(shape)
-        new = pool is None
-        if pool is None:
-            pool = _Pool(shape.block_bytes, self._blocks_per_slab(shape))
-        if num_blocks > self._left(pool):
+        if num_blocks > self.room(pool):
             raise OutOfMemory(
-                f"{num_blocks} KV blocks of {shape.block_bytes} bytes are asked for, and "
-                f"{self._left(pool)} can be had"
+                f"{num_blocks} KV blocks of {pool.block_bytes} bytes are asked for, and "
+                f"{self.room(pool)} can be had"
             )
-        if new:
-            self._pools[shape] = pool
         pool.num_used += num_blocks
         runs = list[Run]()
         while num_blocks > 0:
             slab = pool.first()
             if slab is None:
-                slab, length = self._add_slab(pool), pool.blocks_per_slab
-                at = slab.index * self.slab_bytes
-                if length > num_blocks:
-                    pool.free[slab.index] = slab
-            else:
-                at, length = slab.free.pop()
-                slab.num_free -= length
-                if not slab.num_free and length <= num_blocks:
-                    del pool.free[slab.index]
+                slab = self._add_slab(pool)
+            run = slab.free.pop()
+            length = run.num_blocks
             if length > num_blocks:
-                rest = length - num_blocks
-                slab.free.append((at + num_blocks * pool.block_bytes, rest))
-                slab.num_free += rest
-                length = num_blocks
-            self._used[at] = length
-            runs.append((at, length))
+                slab.free.append(
+                    Run(run.at + num_blocks * pool.block_bytes, length - num_blocks, False)
+                )
+                run.num_blocks = length = num_blocks
+            run.used = True
+            slab.num_free -= length
+            if not slab.num_free:
+                pool.leaves(slab)
+            runs.append(run)
             num_blocks -= length
         return runs
 
     def free(self, runs: list[Run]) -> None:
         """Gives runs back, and with the last block of a slab the slab. KeyError: not in use."""
         for run in runs:
-            at, length = run
-            if self._used.pop(at) != length:
-                raise KeyError(f"{length} blocks at {at} are given back, which nobody has")
+            if not run.used:
+                raise KeyError(f"{run.num_blocks} blocks at {run.at} are given back twice")
+            run.used = False
+            at, length = run.at, run.num_blocks
             slab = self._slab(at)
             pool, was_full = slab.pool, not slab.num_free
             pool.num_used -= length
             slab.num_free += length
             if slab.num_free == pool.blocks_per_slab:
                 if not was_full:
-                    del pool.free[slab.index]
+                    pool.leaves(slab)
                 self._slabs[slab.index] = None
                 pool.num_slabs -= 1
                 self._free_slabs.append(slab.index)
@@ -142,8 +155,11 @@ class SlabAllocator:
                 pool.free[slab.index] = slab
             else:
                 last, size = slab.free[-1], pool.block_bytes
-                if last[0] + last[1] * size == at or at + length * size == last[0]:  # its neighbour
-                    slab.free[-1] = (min(last[0], at), last[1] + length)
+                if last.at + last.num_blocks * size == at:  # its neighbour
+                    last.num_blocks += length
+                elif at + length * size == last.at:
+                    last.at = at
+                    last.num_blocks += length
                 else:
                     slab.free.append(run)
 
@@ -152,15 +168,15 @@ class SlabAllocator:
         first, stay = len(runs), -num_blocks
         while stay < 0:
             first -= 1
-            stay += runs[first][1]
+            stay += runs[first].num_blocks
         freed = runs[first:]
         del runs[first:]
         if stay:  # so many blocks of the first of these runs
-            at, length = freed[0]
-            cut = at + stay * self._slab(at).pool.block_bytes
-            runs.append((at, stay))
-            freed[0] = (cut, length - stay)
-            self._used[at], self._used[cut] = stay, length - stay
+            run = freed[0]
+            cut = run.at + stay * self._slab(run.at).pool.block_bytes
+            freed[0] = Run(cut, run.num_blocks - stay, True)
+            run.num_blocks = stay
+            runs.append(run)
         self.free(freed)
 
     def allocated_bytes(self, shape: KvShape | None = None) -> int:
@@ -182,20 +198,20 @@ class SlabAllocator:
             peak = self._pools[shape].peak_slabs if shape in self._pools else 0
         return self.unused_bytes(shape) / (peak * self.slab_bytes) if peak else 0.0
 
-    def _left(self, pool: _Pool) -> int:
-        slabs = pool.num_slabs + len(self._free_slabs)
-        return slabs * pool.blocks_per_slab - pool.num_used
-
     def _slab(self, at: int) -> _Slab:
         """That of a block in use."""
         slab = self._slabs[at // self.slab_bytes]
         assert slab is not None
         return slab
 
-    def _add_slab(self, pool: _Pool) -> _Slab:
-        """Gives `pool` a slab, whose blocks the caller has."""
+    def _add_slab(self, pool: Pool) -> _Slab:
+        """Gives `pool` a slab, all of it free."""
         slab = _Slab(pool, self._free_slabs.pop())
-        self._slabs[slab.index] = slab
+        slab.num_free = pool.blocks_per_slab
+        slab.free.append(Run(slab.index * self.slab_bytes, slab.num_free, False))
+        self._slabs[slab.index] = pool.free[slab.index] = slab
+        if not pool.peak_slabs:
+            self._shapes.append(pool.shape)
         pool.num_slabs += 1
         pool.peak_slabs = max(pool.peak_slabs, pool.num_slabs)
         self._peak_slabs = max(self._peak_slabs, self.num_slabs - len(self._free_slabs))

@@ -326,7 +326,7 @@ def test_shapes_compete_for_slabs_and_give_them_back(bench: PoolBench) -> None:
     assert one.kv("wide").grow(wide, 16 * 9)
     one.kv("deep").release(deep)
     assert one.kv("deep").grow(deep, 48)
-    assert sum(length for _, length in one.kv("deep").runs[deep.request_id]) == 3
+    assert sum(run.num_blocks for run in one.kv("deep").runs[deep.request_id]) == 3
     one.kv("deep").release(deep)
     one.kv("wide").release(wide)
     bench.assert_empty()

@@ -4,6 +4,7 @@ those of an undisturbed run, what nobody can serve fails with a reason, and noth
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,8 +163,8 @@ def test_kv_that_breaks_off_is_computed_again_only_where_its_node_has_died(
     told: list[object] = []
     origin.on_lost, here.on_kv_lost = told.append, told.append
 
-    async def breaks_off(copy: KvCopy) -> bool:
-        return False
+    def breaks_off(copy: KvCopy, on_end: Callable[[bool], None]) -> None:
+        on_end(False)
 
     monkeypatch.setattr(here, "_device", SimpleNamespace(copy_in=breaks_off))
 

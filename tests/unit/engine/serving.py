@@ -184,8 +184,8 @@ def slabbed(
     slabs = SlabAllocator(2 * num_blocks * slab_bytes, slab_bytes)
     ours: list[Run] = []
     for _ in range(num_blocks):  # every other slab
-        slabs.alloc(other, slab_bytes // other.block_bytes)
-        ours += slabs.alloc(shape, 1)
+        slabs.alloc(slabs.pool(other), slab_bytes // other.block_bytes)
+        ours += slabs.alloc(slabs.pool(shape), 1)
     slabs.free(ours)
     pool = SlabPool(slabs, shape)
     with tempfile.TemporaryFile() as file:

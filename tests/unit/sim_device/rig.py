@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from harness.clock import VirtualLoop
+from harness.clock import Event, VirtualLoop
 from harness.configuration.config import typed
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
@@ -18,6 +18,7 @@ from harness.device.location import hbm
 from harness.device.topology import Topology
 from harness.engine_api import Experiment
 from harness.pooled.device import KvCopy
+from harness.pooled.slab import Run
 from harness.records.record import Recorder
 from harness.sim.config import SimPoolConfig
 from harness.sim.device import SimDevice
@@ -52,6 +53,18 @@ class Rig:
             for i in range(0, len(gpus), tp)
         ]  # fmt: skip
 
+    def copied(
+        self, begin: Callable[[KvCopy, Callable[[bool], None]], None], copy: KvCopy
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        """A job: begins the copy by `begin`, and is over with it."""
+
+        async def job() -> None:
+            over = Event(self.loop)
+            begin(copy, lambda complete: over.set())
+            await self.loop.wait(over)
+
+        return job
+
     def times(self, *jobs: Callable[[], Coroutine[Any, Any, Any]]) -> list[float]:
         """When each of `jobs`, all begun at once, is over; seconds."""
         ends = [0.0] * len(jobs)
@@ -71,4 +84,5 @@ class Rig:
 
 def kv(blocks: int, node: int = 0, model: str = "13b") -> KvCopy:
     """13b: 12.5 MiB a block, over all devices of an instance."""
-    return KvCopy(model, node, blocks, [(0, blocks)], [(0, blocks)])
+    run = Run(0, blocks, used=True)
+    return KvCopy(model, node, blocks, [run], [run])

@@ -83,14 +83,14 @@ def test_a_pageable_load_is_as_slow_as_the_paper_measured() -> None:
 def test_a_pageable_load_leaves_the_rest_of_the_link_to_kv() -> None:
     rig = Rig()
     device = rig.devices[0]
-    _, copied_s = rig.times(load(device, "13b", staged=False), partial(device.copy_in, kv(100)))
+    _, copied_s = rig.times(load(device, "13b", staged=False), rig.copied(device.copy_in, kv(100)))
     assert copied_s == pytest.approx(100 * BLOCK_BYTES / (PCIE - 2.83e9))
 
 
 def test_kv_shares_the_link_with_a_load_and_does_not_queue_behind_it() -> None:
     rig = Rig()
     device = rig.devices[0]
-    loaded_s, copied_s = rig.times(load(device, "13b"), partial(device.copy_in, kv(100)))
+    loaded_s, copied_s = rig.times(load(device, "13b"), rig.copied(device.copy_in, kv(100)))
     assert copied_s == pytest.approx(2 * 100 * BLOCK_BYTES / PCIE)
     assert loaded_s == pytest.approx((WEIGHTS["13b"] + 100 * BLOCK_BYTES) / PCIE)
 
@@ -99,16 +99,16 @@ def test_kv_copies_of_one_stream_go_one_after_the_other_both_ways_at_once() -> N
     rig = Rig()
     device = rig.devices[0]
     ends = rig.times(
-        partial(device.copy_in, kv(10)),
-        partial(device.copy_in, kv(20)),
-        partial(device.copy_out, kv(40)),
+        rig.copied(device.copy_in, kv(10)),
+        rig.copied(device.copy_in, kv(20)),
+        rig.copied(device.copy_out, kv(40)),
     )
     assert ends == pytest.approx([blocks * BLOCK_BYTES / PCIE for blocks in (10, 30, 40)])
 
 
 def test_kv_of_a_parallel_instance_crosses_all_its_links() -> None:
     rig = Rig(tp=4)
-    assert rig.times(partial(rig.devices[0].copy_out, kv(40))) == [
+    assert rig.times(rig.copied(rig.devices[0].copy_out, kv(40))) == [
         pytest.approx(10 * BLOCK_BYTES / PCIE)
     ]
 
@@ -116,7 +116,7 @@ def test_kv_of_a_parallel_instance_crosses_all_its_links() -> None:
 def test_kv_from_another_node_comes_over_the_network_card() -> None:
     nic = 1e9
     rig = Rig(replace(H800, nic_bytes_per_s=nic))
-    assert rig.times(partial(rig.devices[0].copy_in, kv(10, node=1))) == [
+    assert rig.times(rig.copied(rig.devices[0].copy_in, kv(10, node=1))) == [
         pytest.approx(10 * BLOCK_BYTES / nic)
     ]
 
