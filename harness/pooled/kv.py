@@ -196,14 +196,14 @@ class PooledKv:
         self._arriving[request.request_id] = swapped, arrived
         here = pool.runs[request.request_id]
         swap = Swap(request, swapped, here, on_done, self._loop.now)
-        if swapped.ready.is_set:
+        if swapped.ready.is_set:  # rule ②
             self._copy_in(swap, arrived)
         else:
             self._loop.start(self._ready_first(swap, arrived), name=f"{self.name}: swap in")
         return arrived
 
     async def _ready_first(self, swap: Swap, arrived: Event) -> None:
-        await self._loop.wait(swap.swapped.ready)  # rule ②
+        await self._loop.wait(swap.swapped.ready)
         self._copy_in(swap, arrived)
 
     def _copy_in(self, swap: Swap, arrived: Event) -> None:

@@ -26,7 +26,7 @@ MOST_LINES_A_LOOK = {"distserve": 92, "blitzscale": 220}  # they were 694 and 61
 MOST_LINES = {  # (requests at 0.8 of saturation, lines for each: a tenth more than were counted)
     "vllm": (300, 2910), "llumnix": (300, 4020), "kunserve": (300, 4670),
     "serverlessllm": (300, 1660), "aqua": (300, 10080), "distserve": (150, 3340),
-    "blitzscale": (150, 4450), "aegaeon": (300, 6900),
+    "blitzscale": (150, 4450), "aegaeon": (300, 6840),
 }  # fmt: skip
 TWO_MODELS = {"serverlessllm": 1920, "aegaeon": 1200}  # requests: else each has a short queue
 SEATS = {  # requests: of 120 most have a seat, or with BlitzScale find links that nobody uses
@@ -46,7 +46,7 @@ def run(options: Sequence[str]) -> tuple[int, int, float]:
         nonlocal lines, events
         if event == "line":
             lines += 1
-        elif event == "call" and frame.f_code.co_name == "_step":
+        elif event == "call" and frame.f_code.co_name == "_go_on":
             events += 1
         return trace
 

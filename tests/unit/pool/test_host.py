@@ -25,11 +25,11 @@ def test_a_small_request_does_not_overtake_a_large_one() -> None:
     served: list[str] = []
 
     async def ask(name: str, num_blocks: int) -> None:
-        await host.reserve(SMALL, num_blocks)
+        await host.reserve(host.slabs.pool(SMALL), num_blocks)
         served.append(name)
 
     async def main() -> None:
-        held = [await host.reserve(SMALL, 2) for _ in range(4)]
+        held = [await host.reserve(host.slabs.pool(SMALL), 2) for _ in range(4)]
         loop.spawn(ask("large", 6), name="large")
         loop.spawn(ask("small", 2), name="small")
         for offsets in held:
@@ -47,10 +47,10 @@ def test_what_a_transfer_reads_is_given_out_only_after_it() -> None:
     host = host_of(size, loop)
 
     async def main() -> None:
-        offsets = await host.reserve(SMALL, NUM_BLOCKS)
+        offsets = await host.reserve(host.slabs.pool(SMALL), NUM_BLOCKS)
         transfer = Event(loop)
         host.release_after(transfer, offsets)
-        waiting = loop.spawn(host.reserve(SMALL, 1), name="rule 3")
+        waiting = loop.spawn(host.reserve(host.slabs.pool(SMALL), 1), name="rule 3")
         await loop.sleep(1.0)
         assert not waiting.done
         host.reclaim(transfer)
