@@ -19,7 +19,6 @@ Four more commands, of which sessions alone runs an engine; `--help` after each 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -53,7 +52,7 @@ from harness.fidelity.parity_runs import (
 )
 from harness.fidelity.report import markdown
 from harness.fidelity.speed import time_scale
-from harness.files import write_text
+from harness.files import write_json, write_text
 from harness.records.manifest import git_revision, machine
 from harness.records.run_folder import FinishedRun
 
@@ -104,10 +103,10 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     for name, about, point, folder, real in passes(arguments, setting, knees, console):
         manifest = manifest or real.manifest
         number, times = about["pass"], about["time_scale"]
-        simulated = simulate(real, point, folder / "sim")
+        simulated = simulate(real, point.overrides(), setting, folder / "sim")
         rows += [about | row for row in compare(real.summary, simulated.summary)]
         if times is not None:
-            again = simulate(real, point, folder / "sim-speed", times)
+            again = simulate(real, point.overrides(), setting, folder / "sim-speed", times)
             at_their_speed += [about | row for row in compare(real.summary, again.summary)]
         invalid += [f"{name}: {why}" for why in real.summary["verdict"]["reasons"]]
         # What calibration knew of the machine, and what the simulation's times are from.
@@ -148,7 +147,7 @@ def parity(words: Sequence[str], console: Console) -> None:
     check(arguments)
     found = measure(arguments, console)
     out = report_folder(arguments)
-    write_text(out / "parity.json", json.dumps(found, indent=1) + "\n")
+    write_json(out / "parity.json", found)
     write_text(out / "parity.md", markdown(found))
     import_module("plots.fidelity").draw(out)
     console.print(f"{found['headline']}\n{out / 'parity.md'}", soft_wrap=True)

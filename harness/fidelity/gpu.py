@@ -9,7 +9,6 @@ simulators' predictions), errors.json (by GPU and profile, for captions), gpu.md
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
@@ -31,7 +30,7 @@ from harness.fidelity.arguments import PUBLISHED
 from harness.fidelity.gpu_page import SAME, page
 from harness.fidelity.replay import COLUMNS, FOUND, PROFILE, Load, engine_config, simulated
 from harness.fidelity.requests import METRICS, RUNS, Run, curves, replay_run
-from harness.files import make_folder, write_text
+from harness.files import make_folder, write_json, write_text
 from harness.records.simulator_band import BELOW, SATURATED
 
 # Busy: decodes and prompts at once, by Little's law, over max_num_seqs.
@@ -69,8 +68,7 @@ def report(published: Path | None, out: Path) -> Path:
     save_csv(single, out / "requests.csv")
     save_csv(others, out / "others.csv")
     save_csv(pd.concat(lines, names=["run"]).reset_index("run"), out / "curves.csv")
-    errors = by_device(rows, single)
-    write_text(out / "errors.json", json.dumps(errors, indent=1) + "\n")
+    write_json(out / "errors.json", by_device(rows, single))
     write_text(out / "gpu.md", page(rows, single, others, lines))
     import_module("plots.fidelity").draw_gpu(out)
     return out / "gpu.md"

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from harness.calibrate import zoo
 from harness.calibrate.__main__ import main as calibrate
@@ -80,15 +80,6 @@ class LoadPoint:
         )
 
 
-class ServedPoint(Protocol):
-    """What is served: the words of its command but for the engine's."""
-
-    @property
-    def setting(self) -> Setting: ...
-
-    def overrides(self) -> tuple[str, ...]: ...
-
-
 def profile(engine: str, model: str, hardware: str | None = None) -> None:
     """Calibrates the engine here. Raises RunError where that fails."""
     words = ["--engine", engine, "--model", model]
@@ -108,9 +99,10 @@ def own(engine: str, profile: str) -> tuple[str, ...]:
     return ("hardware=local",)
 
 
-def run(point: ServedPoint, run_dir: Path, engine: str, extra: Sequence[str] = ()) -> FinishedRun:
-    """The point served by `engine`, its files in `run_dir`. RunError with its words if it broke."""
-    command = [sys.executable, "-m", "harness", *point.overrides(), f"engine={engine}", *extra]
+def run(words: Sequence[str], run_dir: Path, engine: str) -> FinishedRun:
+    """What `words` ask for, served by `engine`, its files in `run_dir`. RunError with the command's
+    own words if it broke."""
+    command = [sys.executable, "-m", "harness", *words, f"engine={engine}"]
     done = subprocess.run(
         [*command, run_dir_word(run_dir)], capture_output=True, text=True, check=False
     )
@@ -124,7 +116,7 @@ def serve(point: LoadPoint, run_dir: Path, real: str, keep: bool) -> FinishedRun
     if keep:
         served = FinishedRun.load(run_dir)
     else:
-        served = run(point, run_dir, real, own(real, point.setting.profile))
+        served = run([*point.overrides(), *own(real, point.setting.profile)], run_dir, real)
     found = served.summary["num_requests"]
     if found != point.num_requests:
         raise UsageError(
@@ -150,15 +142,16 @@ def same_limits(engine: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def simulate(
-    served: FinishedRun, point: ServedPoint, run_dir: Path, time_scale: float = 1.0
-) -> FinishedRun:
-    """The point in simulation beside its run on a real engine: on one schedule, with equally many
-    KV blocks of one size and the same limits, by the profile of that engine, whose times are taken
-    `time_scale` times."""
-    engine, setting = served.manifest["engine"], point.setting
+    served: FinishedRun, words: Sequence[str], setting: Setting, run_dir: Path,
+    time_scale: float = 1.0,
+) -> FinishedRun:  # fmt: skip
+    """What `words` ask for in simulation, beside its run on a real engine: on one schedule, with
+    equally many KV blocks of one size and the same limits, by the profile of that engine, whose
+    times are taken `time_scale` times."""
+    engine = served.manifest["engine"]
     times = known(calibration(served, setting), setting, time_scale)
-    extra = f"hardware={setting.profile}", *same_memory(engine), *same_limits(engine), *times
-    simulated = run(point, run_dir, "sim", extra)
+    alike = f"hardware={setting.profile}", *same_memory(engine), *same_limits(engine), *times
+    simulated = run([*words, *alike], run_dir, "sim")
     hashes = {run.manifest["schedule_sha256"] for run in (served, simulated)}
     if len(hashes) != 1:
         raise RunError(f"{run_dir}: the two runs replayed different schedules")

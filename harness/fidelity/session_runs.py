@@ -4,13 +4,13 @@ profile, with as many KV blocks of one size: the runs that `fidelity sessions` c
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from harness.cost.hardware import pair_key
 from harness.errors import RunError
-from harness.fidelity.parity_runs import Setting, calibration, own, profile, run, simulate
+from harness.fidelity.parity_runs import COMMON, Setting, calibration, own, profile, run, simulate
 from harness.records.run_folder import FinishedRun
 
 MODEL = "tiny-llama"
@@ -29,32 +29,20 @@ MEMORY = {
 PROFILES = {"torch": "local", "vllm": "local_vllm"}
 
 
-@dataclass(frozen=True, slots=True)
-class SessionsPoint:
-    engine: str  # torch or vllm
-    setting: Setting
-
-    def overrides(self) -> tuple[str, ...]:
-        return (
-            "+system=vllm", "+workload=sessions", *LOADS[self.engine],
-            f"model={self.setting.model}", "tracking=none", "figure=null", "progress=false",
-            "again=true",
-        )  # fmt: skip
-
-
 def served(
     engine: str, folder: Path, *, calibrate: bool
 ) -> tuple[list[FinishedRun], dict[str, Any]]:
     """The real run and its simulation, and what that was told of the machine. RunError where the
     real run is INVALID: its times are not the engine's."""
     setting = Setting(MODEL, PROFILES[engine], 1.0, 1.0, 0.1)
-    point = SessionsPoint(engine, setting)
+    words = [*COMMON, "+workload=sessions", *LOADS[engine], f"model={MODEL}", "figure=null"]
     if calibrate:
         profile(engine, MODEL)
-    real = run(point, folder / engine, engine, (*own(engine, setting.profile), *MEMORY[engine]))
+    own_words = [*own(engine, setting.profile), *MEMORY[engine]]
+    real = run([*words, *own_words], folder / engine, engine)
     if real.invalid:
         raise RunError(f"{real.path} is INVALID: {real.invalid}; give the command again")
-    simulated = simulate(real, point, folder / f"{engine}-sim")
+    simulated = simulate(real, words, setting, folder / f"{engine}-sim")
     known = asdict(calibration(real, setting))
     known["measured"] = known["measured"][pair_key(MODEL, 1)]
     return [real, simulated], known

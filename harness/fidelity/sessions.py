@@ -13,7 +13,6 @@ one with the others.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from rich.table import Table
 from harness.configuration.command_line import parser
 from harness.errors import RunError, UsageError
 from harness.fidelity import session_runs
-from harness.files import make_folder, write_text
+from harness.files import make_folder, write_json
 from harness.records.manifest import git_revision, machine
 from harness.records.numbers import seconds
 from harness.records.run_folder import FinishedRun
@@ -56,7 +55,7 @@ def main(words: Sequence[str], console: Console) -> None:
         about["calibration"] = known
     found = about | compared(runs) | {"git": git}
     make_folder(chosen.out.parent)
-    write_text(chosen.out, json.dumps(found, indent=1) + "\n")
+    write_json(chosen.out, found)
     console.print(table(runs))
     if found["requests_with_other_hits"]:
         raise RunError(

@@ -55,20 +55,20 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any
         seen["knees"].append(point.workload)
         return KNEES[point.workload]
 
-    def late(point: LoadPoint, folder: Path) -> bool:
-        return point.rate_per_s == 18.0 and folder.name == "pass-1"
-
     def serve(point: LoadPoint, folder: Path, *_: object) -> SimpleNamespace:
         folder.parent.mkdir(parents=True, exist_ok=True)
         seen["points"].append((point, folder.parent))
-        status = "INVALID" if late(point, folder.parent) else "VALID"
+        late = point.rate_per_s == 18.0 and folder.parent.name == "pass-1"
+        status = "INVALID" if late else "VALID"
         return run(1.0, status, synthetic=MADE_UP if point.workload == "burstgpt" else ())
 
     def simulate(
-        real: SimpleNamespace, point: LoadPoint, folder: Path, time_scale: float = 1.0
-    ) -> SimpleNamespace:
+        real: SimpleNamespace, words: Sequence[str], setting: object, folder: Path,
+        time_scale: float = 1.0,
+    ) -> SimpleNamespace:  # fmt: skip
         seen["time_scale"].append(time_scale)
-        return run(2.0 if late(point, folder.parent) else 1.1 * time_scale)
+        fast = "workload.scale.to_rate_per_s=18" in words
+        return run(2.0 if fast and folder.parent.name == "pass-1" else 1.1 * time_scale)
 
     monkeypatch.setattr(parity_runs, "calibrate", profiled)
     monkeypatch.setattr(fidelity, "capacity_per_s", knee)

@@ -149,7 +149,7 @@ def test_an_invalid_simulation_is_no_measure(
     )
     monkeypatch.setattr(parity_runs, "run", lambda *_: made)
     with pytest.raises(RunError, match="not VALID: Little"):
-        parity_runs.simulate(made, parity_runs.LoadPoint("azure_code", 1.0, 9, SETTING), tmp_path)
+        parity_runs.simulate(made, (), SETTING, tmp_path)
 
 
 def test_runs_of_different_schedules_are_no_pair(
@@ -165,7 +165,7 @@ def test_runs_of_different_schedules_are_no_pair(
     )
     monkeypatch.setattr(parity_runs, "run", lambda *_: other)
     with pytest.raises(RunError, match="different schedules"):
-        parity_runs.simulate(real, parity_runs.LoadPoint("azure_code", 1.0, 9, SETTING), tmp_path)
+        parity_runs.simulate(real, (), SETTING, tmp_path)
 
 
 def test_a_slower_machine_is_simulated_with_all_its_times_longer() -> None:

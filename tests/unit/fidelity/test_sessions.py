@@ -61,10 +61,8 @@ def test_the_whole_comparison_is_one_command(
     monkeypatch.setattr(session_runs, "profile", lambda *words: calibrated.extend(words))
     run = parity_runs.run
 
-    def simulated(
-        point: parity_runs.ServedPoint, run_dir: Path, engine: str, extra: Sequence[str] = ()
-    ) -> FinishedRun:
-        return run(point, run_dir, "sim", [word for word in extra if "threads" not in word])
+    def simulated(words: Sequence[str], run_dir: Path, engine: str) -> FinishedRun:
+        return run([word for word in words if "threads" not in word], run_dir, "sim")
 
     for module in (session_runs, parity_runs):
         monkeypatch.setattr(module, "run", simulated)
