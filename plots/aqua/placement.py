@@ -133,14 +133,8 @@ def of_table_1(mix: Sequence[Modality], asked: Mapping[str, float]) -> list[dict
     second Llama-3.1-8B on the GPU that is left: the paper does not list what it drew."""
     types = [each for modality in mix for each in modality.types]
     numbers = [2 if each.name == "Llama-3.1-8B" else 1 for each in types]
-    servers = Servers(
-        num_servers=2, gpus_per_server=GPUS_PER_SERVER,
-        gpu_memory_bytes=int(asked["gpu_memory_bytes"]),
-    )  # fmt: skip
-    made = assign(types, numbers, servers, time_limit_s=LONG_S, most_nodes=NODES)
     rows: list[dict[str, object]] = []
-    for counts in made.counts:
-        here = [each for each, n in zip(types, counts, strict=True) for _ in range(n)]
+    for here in assigned(types, numbers, 16, asked)[1]:
         of: dict[int, list[str]] = {}
         for shard, lends in sorted(match(here).items()):
             of.setdefault(shard.model, []).append(here[lends.model].name)
@@ -177,20 +171,24 @@ def placed(
     mix: Sequence[Modality], num_gpus: int, seed: int, asked: Mapping[str, float]
 ) -> dict[str, float]:
     models = draw(mix, num_gpus, np.random.default_rng(seed))
-    types, numbers = counted(models)
-    servers = Servers(
-        num_servers=num_gpus // GPUS_PER_SERVER,
-        gpus_per_server=GPUS_PER_SERVER,
-        gpu_memory_bytes=int(asked["gpu_memory_bytes"]),
-    )
-    made = assign(types, numbers, servers, time_limit_s=LONG_S, most_nodes=NODES)
-    matched = 0
-    for counts in made.counts:
-        here = [each for each, n in zip(types, counts, strict=True) for _ in range(n)]
-        matched += len(match(here))
+    gap, servers = assigned(*counted(models), num_gpus, asked)
     shards = sum(each.shards for each in models if each.memory_bytes < 0)
-    about = {"gpus": num_gpus, "seed": seed, "gap": round(made.gap, 6)}
+    matched = sum(len(match(here)) for here in servers)
+    about = {"gpus": num_gpus, "seed": seed, "gap": round(gap, 6)}
     return about | {"shards": shards, "matched": matched}
+
+
+def assigned(
+    types: Sequence[ModelType], numbers: Sequence[int], num_gpus: int, asked: Mapping[str, float]
+) -> tuple[float, list[list[ModelType]]]:
+    """The gap that the solver proves, and the models that it puts on each server."""
+    servers = Servers(
+        num_servers=num_gpus // GPUS_PER_SERVER, gpus_per_server=GPUS_PER_SERVER,
+        gpu_memory_bytes=int(asked["gpu_memory_bytes"]),
+    )  # fmt: skip
+    made = assign(types, numbers, servers, time_limit_s=LONG_S, most_nodes=NODES)
+    placed = (zip(types, counts, strict=True) for counts in made.counts)
+    return made.gap, [[each for each, n in of for _ in range(n)] for of in placed]
 
 
 @text(
