@@ -27,16 +27,7 @@ from harness.records.run_folder import FinishedRun
 from harness.records.run_table import COLUMNS, LATENCIES, absent, captions, seeds
 from harness.records.token_log import TokenLog
 from plots.panels import simulator_bands
-from plots.style import (
-    PALETTE,
-    cdf,
-    figure,
-    interval_s,
-    log_scale,
-    save,
-    stamp_runs,
-    thinned,
-)
+from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp_runs, thinned
 
 
 def draw(run_dirs: Sequence[Path], out: Path) -> Path:

@@ -13,15 +13,7 @@ from typing import Any
 import pandas as pd
 
 from harness.claims.expressions import Found, evaluate
-from harness.claims.judging import (
-    JUDGED,
-    MIN_SEEDS,
-    Finding,
-    Ours,
-    as_evidence,
-    estimate,
-    judge,
-)
+from harness.claims.judging import JUDGED, MIN_SEEDS, Finding, Ours, as_evidence, estimate, judge
 from harness.claims.kinds import kind, not_exercised, seldom
 from harness.claims.ledger import Claim, Variations
 from harness.configuration.resolvers import engine_profiles

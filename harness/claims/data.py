@@ -17,15 +17,7 @@ import pandas as pd
 from harness.calibrate.tables import read_csv
 from harness.claims.assess import Judged, conditional, figure_table
 from harness.claims.expressions import Beyond, evaluate
-from harness.claims.judging import (
-    JUDGED,
-    MIN_SEEDS,
-    RULE,
-    VERDICTS,
-    as_evidence,
-    estimate,
-    judge,
-)
+from harness.claims.judging import JUDGED, MIN_SEEDS, RULE, VERDICTS, as_evidence, estimate, judge
 from harness.claims.kinds import KINDS
 from harness.claims.ledger import CAUSES, RELATIONS, Claim
 from harness.errors import UsageError

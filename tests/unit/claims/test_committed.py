@@ -64,9 +64,7 @@ def test_every_claim_that_does_not_hold_has_a_cause_and_a_sentence(committed: Pa
     assert set(JUDGED) == {*HOLDS, "weak", "not reproduced"}
 
 
-def test_each_figure_whose_runs_compare_names_regime_control_and_counter(
-    committed: Papers,
-) -> None:
+def test_each_figure_whose_runs_compare_names_regime_control_and_counter(committed: Papers) -> None:
     for paper, rows in committed.values():
         compared = {
             each.claim.figure

@@ -33,10 +33,7 @@ class Told(Run):
 def run(system: str, ttft_s: float, *sources: str, room: float, least: int = 1) -> Run:
     none = np.array([])
     latencies = Latencies(none, np.array([ttft_s]), none, none, none)
-    told = {
-        "hardware": {"host_memory_bytes": int(room * SIZE)},
-        "system": {"min_prefills": least},
-    }
+    told = {"hardware": {"host_memory_bytes": int(room * SIZE)}, "system": {"min_prefills": least}}
     point = Point("", {}, 1, Path(), "")
     return Told(point, "burstgpt_models", system, True, 1.0, latencies, told, sources)
 

@@ -17,14 +17,7 @@ from harness.configuration.options import plain
 from harness.errors import RunError
 from harness.experiments.batch import Making, composed_runs
 from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
-from harness.experiments.figures import (
-    described,
-    drawn,
-    figures,
-    main,
-    only_simulated,
-    provenance,
-)
+from harness.experiments.figures import described, drawn, figures, main, only_simulated, provenance
 from harness.experiments.points import Point, by_key, load_points, save_points
 from plots.aegaeon.attainment import attainment
 from plots.aegaeon.motivation import M, active, expected

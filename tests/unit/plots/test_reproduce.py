@@ -18,11 +18,7 @@ from harness.experiments.figures import described, make_runs, published
 from harness.experiments.points import Point
 from harness.reproduce import holding, report, times
 from harness.reproduce.__main__ import made_again, main
-from harness.reproduce.asked import (
-    SMOKE_FIGURE,
-    asked,
-    live_versions,
-)  # fmt: skip
+from harness.reproduce.asked import SMOKE_FIGURE, asked, live_versions
 from harness.reproduce.holding import DIFFERENT, FAILED, SAME, UNTOLD, Row
 
 
