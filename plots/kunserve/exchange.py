@@ -214,9 +214,7 @@ LIVE_BYTES_PER_S = 2.35e6  # the network's rate in the Gantt charts
 
 def live(points: Points) -> pd.DataFrame:
     rows = _against_blocking(points, np.nan)
-    shown = [
-        p for p in points if float(p.overrides["hardware.nic_bytes_per_s"]) == LIVE_BYTES_PER_S
-    ]
+    shown = [p for p in points if _gbps(p) == LIVE_BYTES_PER_S * 8 / 1e9]
     rows = rows.assign(mb_per_s=rows.gbps / 8 * 1e3)
     return pd.concat([rows, *(_lanes(point, (0.3, 3.0)) for point in shown)])
 

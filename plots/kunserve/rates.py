@@ -27,7 +27,7 @@ from plots.kunserve.runs import (
     waits,
 )
 from plots.panels import Look, bars, lines
-from plots.runs import events
+from plots.runs import beside, events
 from plots.style import PALETTE, log_scale
 
 SWAPS = {name: SYSTEMS[name] for name in ("vllm_kv_swap", "vllm_parameter_swap")}
@@ -39,16 +39,13 @@ def swaps(points: Points) -> pd.DataFrame:
     rows["hit"] = rows.swapped / rows.requests
     rows["gb"] = rows.bytes / 2**30
     without = rows[rows.system == "vllm"].set_index("seed")
-    kv = rows[rows.system == "vllm_kv_swap"].set_index(["gb", "seed"])
-    places = pd.MultiIndex.from_frame(rows[["gb", "seed"]])
+    kv, least = rows[rows.system == "vllm_kv_swap"], rows[rows.gb == rows.gb.min()]
     for number in LATENCIES:
-        value = rows[f"{number}_s"]
-        rows[f"{number}_over_recompute"] = value / rows.seed.map(without[f"{number}_s"])
-        rows[f"{number}_over_kv"] = value / kv[f"{number}_s"].reindex(places).to_numpy()
-    least = rows[rows.gb == rows.gb.min()].set_index(["system", "seed"]).tbt_p99_s
-    own = pd.MultiIndex.from_frame(rows[["system", "seed"]])
-    rows["tbt_p99_over_least"] = rows.tbt_p99_s / least.reindex(own).to_numpy()
-    return rows
+        name, value = f"{number}_s", rows[f"{number}_s"]
+        rows[f"{number}_over_recompute"] = value / rows.seed.map(without[name])
+        rows[f"{number}_over_kv"] = value / beside(rows, kv, name, ["gb", "seed"])
+    own = beside(rows, least, "tbt_p99_s", ["system", "seed"])
+    return rows.assign(tbt_p99_over_least=rows.tbt_p99_s / own)
 
 
 @picture(

@@ -59,20 +59,17 @@ UNDER_THROTTLING = (  # columns that the table has again for throttled rates alo
 def system(point: Point) -> str:
     """The run's system, by its key in SYSTEMS."""
     choices = point.manifest()["choices"]
-    found: str = choices.get(SYSTEM, choices["system"])
-    return found
+    return str(choices.get(SYSTEM, choices["system"]))
 
 
 def point_of(point: Point) -> str:
     """The option of conf/experiment/kunserve/point that the run has; empty: none."""
-    found: str = point.manifest()["choices"].get(POINT, "")
-    return found
+    return str(point.manifest()["choices"].get(POINT, ""))
 
 
 def rate_of(point: Point) -> float:
     """How many times the arrivals of its trace the run has."""
-    found: float = config(point.folder)["workload"]["scale"]["rate"]
-    return found
+    return float(config(point.folder)["workload"]["scale"]["rate"])
 
 
 def requests(point: Point) -> pd.DataFrame:
@@ -96,8 +93,7 @@ def capacity_tokens(point: Point) -> int:
 
 def num_instances(point: Point) -> int:
     engine = point.manifest()["engine"]
-    found: int = engine["num_instances"] if "num_instances" in engine else len(engine["devices"])
-    return found
+    return int(engine["num_instances"] if "num_instances" in engine else len(engine["devices"]))
 
 
 def numbers(point: Point) -> dict[str, Any]:
@@ -193,12 +189,8 @@ def end_to_end(points: Points, group: str = "experiment", **more: list[str]) -> 
         violations(requests(point), *slos[name])
         for point, name in zip(points, rows[group], strict=True)
     ]
-    rows["per_instance"] = [
-        mean / num_instances(point)
-        for mean, point in zip(
-            rows.groupby([group, "rate"]).requests_per_s.transform("mean"), points, strict=True
-        )
-    ]
+    means = rows.groupby([group, "rate"]).requests_per_s.transform("mean")
+    rows["per_instance"] = means / [num_instances(point) for point in points]
     return compared(rows.join(pd.DataFrame(found)), group)
 
 

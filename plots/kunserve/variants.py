@@ -18,6 +18,7 @@ from plots.kunserve.runs import (
     waits,
 )
 from plots.panels import Look, bars, lines
+from plots.runs import beside as beside_base
 from plots.runs import config
 from plots.style import PALETTE, log_scale
 
@@ -66,18 +67,14 @@ def beside(rows: pd.DataFrame) -> pd.DataFrame:
     memory; `false_drops`: drops where this is no more than half. `over_llumnix`: P99 TTFT of
     Llumnix on the public code's engine over the run's."""
     keys = ["system", "point", "seed"]
-    others = rows.assign(system=rows.system.map(CONTROL))[keys]
-    by_run = rows.set_index(keys)
-    theirs = by_run.reindex(pd.MultiIndex.from_frame(others)).reset_index()
-    llumnix = by_run.reindex(
-        pd.MultiIndex.from_frame(others.assign(system="llumnix_prompts_first"))
-    )
-    memory = rows.groupby(["system", "point"]).wait_memory.mean()
+    memory = rows.groupby(keys[:2]).wait_memory.mean()
+    others = rows.assign(system=rows.system.map(CONTROL))
+    llumnix = rows.assign(system="llumnix_prompts_first")
     found = rows.assign(
-        over_control=theirs.ttft_p99_s / rows.ttft_p99_s,
-        over_llumnix=llumnix.ttft_p99_s.to_numpy() / rows.ttft_p99_s,
-        tbt_p50_added=rows.tbt_p50_s / theirs.tbt_p50_s - 1,
-        memory=memory.reindex(pd.MultiIndex.from_frame(others[keys[:2]])).to_numpy(),
+        over_control=beside_base(others, rows, "ttft_p99_s", keys) / rows.ttft_p99_s,
+        over_llumnix=beside_base(llumnix, rows, "ttft_p99_s", keys) / rows.ttft_p99_s,
+        tbt_p50_added=rows.tbt_p50_s / beside_base(others, rows, "tbt_p50_s", keys) - 1,
+        memory=beside_base(others, memory.reset_index(), "wait_memory", keys[:2]),
     )
     return found.assign(false_drops=found.mechanism.where(found.memory <= THROTTLED, 0.0))
 
