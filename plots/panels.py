@@ -152,9 +152,7 @@ def cdfs(
     for name, look in looks.items():
         shown = rows[rows[by] == name].sort_values("share")
         if not shown.empty:
-            (line,) = axes.plot(
-                factor * shown.value, shown.share, color=look.colour, ls=look.line, label=look.label
-            )
+            (line,) = axes.plot(factor * shown.value, shown.share, **look.curve)
             _lay(line, np.log(shown.set_index("share").value.clip(lower=1e-9)), drawn)
     axes.set(ylim=(0, 1.02), ylabel="share")
     log_scale(axes, "x")

@@ -148,15 +148,9 @@ def table_alone(rows: pd.DataFrame) -> tuple[Words, str]:
     consumers."""
     by_seed = rows.set_index("seed")
     fcfs = by_seed[by_seed.system == "fcfs"].peak_ttft_s
-    cells = []
-    for system, served in BASELINES.items():
-        cells.append(
-            [SYSTEMS[system].label, served, *told(by_seed[by_seed.system == system], fcfs)]
-        )
-    for rule, served in RULES.items():
-        cells.append(
-            [SYSTEMS["aqua_alone"].label, served, *told(by_seed[by_seed[RULE] == rule], fcfs)]
-        )
+    lines = [(name, served, by_seed.system == name) for name, served in BASELINES.items()]
+    lines += [("aqua_alone", served, by_seed[RULE] == rule) for rule, served in RULES.items()]
+    cells = [[SYSTEMS[name].label, served, *told(by_seed[of], fcfs)] for name, served, of in lines]
     return cells, (
         "Fig. 8's burst on Llama-3.1-70B, two H100; mean and range of "
         f"{rows.seed.nunique()} seeds, TPOT in the burst. AQUA gathers its copies. Where nobody "
