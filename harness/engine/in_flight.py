@@ -19,6 +19,7 @@ import torch
 
 from harness.engine.command_loop import CommandLoop
 from harness.engine.config import TorchElasticConfig
+from harness.engine.cuda import finish
 from harness.engine.given_up import Abandoned, Arrivals, GivenUp
 from harness.engine.kernels import BatchAttention
 from harness.engine.mesh import OnMessage, Peers, bytes_of
@@ -177,6 +178,7 @@ class InFlight:
                 hidden = self._through(work, given, step)
                 rows = hidden[: len(hidden) - step.num_padding_rows]
                 if work.keeps:
+                    finish(self._runner.device)  # another stream passes them on, or moves the KV
                     self._kept[work.number] = rows
                     self._end(work.number, num_steps=0)
                 elif work.following is None:
@@ -207,8 +209,9 @@ class InFlight:
 
     def _sample(self, stage: _Stage, hidden: torch.Tensor) -> None:
         work = stage.work
-        tokens = self._runner.picked(hidden, stage.sampled)[: num_sampled(work.batch)].tolist()
-        now_s = time.monotonic()
+        picked = self._runner.picked(hidden, stage.sampled)[: num_sampled(work.batch)]
+        finish(self._runner.device)  # as `Runner.steps`
+        tokens, now_s = picked.tolist(), time.monotonic()
         self._loop.answer(stage.seq, last=False, time_s=now_s, tokens=tokens, **self._pace)
         ids = torch.tensor(tokens, dtype=torch.int64)
         if work.first == self._name:

@@ -14,7 +14,7 @@ import torch
 from harness.engine.attention_choice import kernels_of
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.command_loop import CommandLoop, Work
-from harness.engine.cuda import finish, release_cached
+from harness.engine.cuda import release_cached
 from harness.engine.kv_memory import Blocks, KvMemory
 from harness.engine.layout import model_in, write_model
 from harness.engine.loader import HostLink, Source, WeightsLoader
@@ -137,8 +137,7 @@ class PooledMemory:
 
     def _warm_up(self, runner: Runner) -> None:
         """One iteration without weights, so that libraries load before the first request comes."""
-        for _ in runner.steps(BatchWork([Chunk(0, 1, True)], [], [0], [[FIRST_BLOCK]]), 1):
-            finish(self._device)
+        list(runner.steps(BatchWork([Chunk(0, 1, True)], [], [0], [[FIRST_BLOCK]]), 1))
 
     def _speeds(self) -> dict[str, dict[str, float]]:
         """Measures the speeds of each architecture, without weights."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from harness.configuration.checkpoint import hf_config
 from harness.engine.hf_config import check_config
 from harness.model_spec import ModelSpec
 from tests.unit.engine.serving import VARIANTS, spec_like
+from tests.unit.engine.stand_in_cuda import Calls, a_gpu
 
 # These models are too small to share out, and OpenMP threads that wait for each other's cores on
 # a busy machine take minutes for what one thread does in a second.
@@ -46,3 +48,10 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     model.save_pretrained(directory)
     check_config(spec, directory)
     return Family(spec, model)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+    """What is asked of a stand-in for torch.cuda."""
+    with a_gpu(monkeypatch) as made:
+        yield made

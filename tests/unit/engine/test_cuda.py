@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
 from harness.elastic.device_layout import DeviceLayout, memory_for_blocks
 from harness.engine import attention, cuda, device_share
@@ -40,71 +38,12 @@ from harness.engine.weights import HostWeights
 from harness.pooled.plan import MemoryPlan
 from harness.records import gpu_monitor
 from tests.unit.engine.serving import CPU, SPEC
+from tests.unit.engine.stand_in_cuda import Calls, calls_answer
 
 ENGINE = Path(cuda.__file__).parent
 CUDA_WORDS = re.compile(
     r"torch\.cuda|is_cuda|pin_memory|cudart|[\"']cuda[\"']|[!=]= *[\"']cpu[\"']"
 )
-
-
-class Calls(TorchFunctionMode):
-    """Records copies between tensors beside what the stand-in notes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: list[str] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        name = getattr(func, "__name__", "")
-        if name == "copy_":
-            self.made.append("copy beside" if kwargs.get("non_blocking") else "copy")
-        if name == "zero_":
-            self.made.append("zero")
-        if name == "pin_memory":
-            self.made.append("lock")
-            return args[0]
-        if kwargs.pop("pin_memory", False):
-            self.made.append("lock")
-        return func(*args, **kwargs)
-
-    def note(self, word: str) -> Any:
-        return lambda *args: self.made.append(word)
-
-
-@pytest.fixture(name="calls")
-def a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
-    """Every device is a GPU, of which there are two with 1,000,000 bytes."""
-    calls = Calls()
-
-    @contextmanager
-    def on(stream: object) -> Iterator[None]:
-        calls.made.append(f"on {stream}")
-        yield
-
-    made: dict[str, Any] = {
-        "is_available": lambda: True,
-        "device_count": lambda: 2,
-        "get_device_name": lambda device: "H100",
-        "get_device_properties": lambda device: SimpleNamespace(total_memory=1_000_000),
-        "memory_allocated": lambda device: 100_000,
-        "set_device": calls.note("set device"),
-        "Stream": lambda device: "a stream",
-        "stream": on,
-        "current_stream": lambda device: SimpleNamespace(synchronize=calls.note("wait")),
-        "synchronize": calls.note("wait for all"),
-        "empty_cache": calls.note("empty cache"),
-        "cudart": lambda: SimpleNamespace(
-            cudaHostRegister=lambda at, size, flags: calls.made.append(f"lock {size}") or 0
-        ),
-    }
-    for name, stand_in in made.items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(cuda, "on_gpu", lambda device: True)
-    with calls:
-        yield calls
 
 
 def test_workers_take_the_gpus_in_turn_unless_told_otherwise(calls: Calls) -> None:
@@ -189,6 +128,16 @@ def test_a_staged_load_copies_from_locked_memory_and_waits_for_each_chunk(calls:
         assert calls.made == ["copy"] * 3 + ["wait"]
 
 
+def test_each_call_is_of_the_device_that_it_is_asked_for(calls: Calls) -> None:
+    other = torch.device("cuda", 1)
+    with cuda.stream_of_its_own(other):
+        cuda.finish(other)
+    cuda.finish_all(other)
+    assert calls.made == [
+        "set device cuda:1", "on a stream of cuda:1", "wait cuda:1", "wait for all cuda:1",
+    ]  # fmt: skip
+
+
 def test_kv_crosses_the_bus_from_locked_memory_and_is_waited_for(calls: Calls) -> None:
     plan = MemoryPlan(0, 4096, slab_bytes=1024, block_tokens=2)
     with ExitStack() as stack:
@@ -198,7 +147,12 @@ def test_kv_crosses_the_bus_from_locked_memory_and_is_waited_for(calls: Calls) -
         blocks = Blocks(512, [0, 512, 2048], [0, 512, 1024])
         memory.copy_out(blocks, HostLink(None))
         memory.copy_in(blocks, HostLink(None))
-    assert calls.made == ["copy beside", "copy beside", "wait"] * 2
+        assert calls.made == ["copy beside", "copy beside", "wait"] * 2
+        calls.made.clear()
+        with TemporaryFile() as file:  # that of another node
+            file.truncate(8192)
+            memory.copy_from(OpenFile(file.fileno()), blocks, 700, calls.note("carry"))
+    assert calls.made == ["carry", "copy"] * 3 + ["wait"]
 
 
 def test_memory_that_cuda_does_not_lock_is_an_error(
@@ -282,10 +236,3 @@ def test_the_engine_asks_cuda_in_one_file() -> None:
     cpu_alone = {"attention.py", "linear.py", "padding.py", "warm_up.py"}  # above: what a GPU does
     found = {path.name for path in ENGINE.glob("*.py") if CUDA_WORDS.search(path.read_text())}
     assert found == by_name | cpu_alone
-
-
-def calls_answer(calls: Calls) -> Any:
-    def answer(seq: int, **values: object) -> None:
-        calls.made.append("answer")
-
-    return answer
