@@ -73,8 +73,9 @@ def started(
     on = {"device": "cpu"} if tp > 1 else {}  # there may be one GPU
     values = OmegaConf.merge(values, small, on, changes)
     engine = TorchEngine(typed(plain(values), TorchEngine.Config, "engine"))
-    hardware = hardware_profile("local")
-    hardware.num_devices, hardware.devices_per_node = num_instances * tp, tp
+    hardware = replace(
+        hardware_profile("local"), num_devices=num_instances * tp, devices_per_node=tp
+    )
     model = replace(model_spec("tiny-llama"), tp=tp)
     run_dir.mkdir(exist_ok=True)
     experiment = Experiment(

@@ -224,18 +224,3 @@ def test_what_is_not_one_server_a_node_is_refused(tmp_path: Path) -> None:
             pass
     with pytest.raises(UsageError, match=r"engine.cluster=slurm.*local"):
         VllmEngine(VllmEngine.Config(**FIELDS, cluster="slurm"))
-
-
-@pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("H100-SXM5-80GB", 1)])
-def test_gpus_of_nodes_are_asked_of_ray_and_not_of_this_host(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, gpus: int
-) -> None:
-    def asked(stack: ExitStack, num_nodes: int, addresses: None, gpus: int) -> None:
-        raise UsageError(f"{num_nodes} nodes with {gpus} GPUs")
-
-    monkeypatch.setattr("harness.drivers.vllm.ray_launcher", asked)
-    of_two = experiment(tmp_path, [], 2)
-    on = replace(of_two, hardware=replace(of_two.hardware, device=device))
-    on_ray = VllmEngine(VllmEngine.Config(**FIELDS, cluster="ray"))
-    with pytest.raises(UsageError, match=f"2 nodes with {gpus} GPUs"), on_ray.start(on):
-        pass

@@ -128,6 +128,19 @@ def test_a_staged_load_copies_from_locked_memory_and_waits_for_each_chunk(calls:
         assert calls.made == ["copy"] * 3 + ["wait"]
 
 
+def test_on_a_cpu_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "cuda", None)
+    with cuda.stream_of_its_own(CPU):
+        cuda.finish(CPU)
+        cuda.finish_all(CPU)
+        cuda.release_cached(CPU)
+    cuda.lock_pages(torch.zeros(1, dtype=torch.uint8), CPU)
+    assert cuda.bytes_left(CPU, 0.9, 1) is None
+    tensor = torch.zeros(1)
+    assert cuda.staged(tensor, CPU) is tensor
+    assert not cuda.staging(8, CPU).is_pinned()
+
+
 def test_each_call_is_of_the_device_that_it_is_asked_for(calls: Calls) -> None:
     other = torch.device("cuda", 1)
     with cuda.stream_of_its_own(other):

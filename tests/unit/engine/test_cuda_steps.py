@@ -67,8 +67,8 @@ def test_a_worker_is_ready_once_its_memory_is(
     monkeypatch.setattr("sys.argv", ["worker", str(own.detach()), json.dumps({"parent": 0})])
     for name in ("_die_with", "_keep_freed_memory", "_beat"):
         monkeypatch.setattr(worker, name, lambda *args: None)
-    for module, name in ((worker.os, "nice"), (worker.signal, "signal")):
-        monkeypatch.setattr(module, name, lambda *args: None)
+    monkeypatch.setattr("os.nice", lambda by: None)
+    monkeypatch.setattr("signal.signal", lambda *args: None)
     monkeypatch.setattr(worker, "of_kind", lambda kind, value: SimpleNamespace(device="cpu"))
     empty = SimpleNamespace(ready={}, in_streams={}, at_once={})
     monkeypatch.setattr(worker, "contents", lambda *args: calls.made.append("contents") or empty)
