@@ -157,6 +157,7 @@ sweep-kills: setup
 
 bench: setup
 	$(PY) -m tests.benchmarks.bench_engine --json results/published/bench_engine.json
+	$(PY) -m plots bench_engine
 
 bench-sim: setup
 	$(PY) -m tests.benchmarks.bench_sim --json results/published/bench_sim.json

@@ -7,7 +7,8 @@ timed, and serves 1, 16 and 64 requests at once, in turn with the others, so tha
 hits them alike. Ours runs with either choice of `engine.attention`, `torch` and `vllm-kernels`, and
 on an instance that is dedicated to the model or `elastic`.
 vLLM chooses its number of threads; ours has as many, and in a further row all cores, which Hugging
-Face has, too. Reported are medians over the rounds, and where our own time goes.
+Face has, too. Few requests take little time and are served several times in a round. Reported are
+medians, CPU seconds of the contenders without a worker process, and where our own time goes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
+from time import process_time
 from typing import Any
 
 from harness.model_spec import ModelSpec
@@ -42,7 +44,12 @@ ATTENTION = (
     "_C::cpu_attention_with_kv_cache", "_C::cpu_attn_reshape_and_cache",
     "_C::get_scheduler_metadata", "_C::compute_slot_mapping_kernel_impl",
 )  # fmt: skip
+ELASTIC = {  # beside the dedicated instance with the same kernels
+    "elastic-in-process": "torch-in-process",
+    "elastic-vllm-kernels-in-process": "vllm-kernels-in-process",
+}
 HAVE_ALL_CORES = ("torch-all-cores", "hf-generate")
+TIMES_A_ROUND = {"1": 8, "16": 2, "64": 1}  # by the requests at once
 PROFILED = [name for name in CONTENDERS if name.endswith("in-process")]
 
 
@@ -124,7 +131,10 @@ def contend(name: str, checkpoint: Path, answers: int, num_threads: int | None) 
         with CONTENDERS[name](model(checkpoint), num_threads) as (serve, threads):
             print(threads, file=out, flush=True)
             for line in sys.stdin:
-                print(json.dumps(serve(int(line))), file=out, flush=True)
+                begun_s = process_time()
+                wall_s, tokens = serve(int(line))
+                cpu_s = process_time() - begun_s
+                print(json.dumps([wall_s, tokens, cpu_s]), file=out, flush=True)
 
 
 def same_share(ours: Tokens, theirs: Tokens) -> float:
@@ -143,16 +153,20 @@ def measure(rounds: int) -> dict[str, Any]:
                 if name not in processes:
                     threads = ALL_CORES if name in HAVE_ALL_CORES else vllm.num_threads
                     processes[name] = Process(name, Path(directory), threads)
-            tokens, walls = {}, {}
+            tokens, walls, cpus = {}, {}, {}
             for num_requests in map(str, CONCURRENCY):
                 tokens[num_requests] = {
                     name: process.ask(num_requests)[1] for name, process in processes.items()
                 }
                 walls[num_requests] = {name: list[float]() for name in processes}
-            for _ in range(rounds):
-                for num_requests, of_round in walls.items():
-                    for name, process in processes.items():
-                        of_round[name].append(process.ask(num_requests)[0])
+                cpus[num_requests] = {name: list[float]() for name in PROFILED}
+            a_round = [n for n, times in TIMES_A_ROUND.items() for _ in range(times)]
+            for num_requests in rounds * a_round:
+                for name, process in processes.items():
+                    wall_s, _, cpu_s = process.ask(num_requests)
+                    walls[num_requests][name].append(wall_s)
+                    if name in PROFILED:  # else another process has a part of it
+                        cpus[num_requests][name].append(cpu_s)
         finally:
             for process in processes.values():
                 process.close()
@@ -163,6 +177,7 @@ def measure(rounds: int) -> dict[str, Any]:
         "num_output_tokens": {n: num_output_tokens(int(n)) for n in walls},
         "num_threads": {name: process.num_threads for name, process in processes.items()},
         "wall_s": walls,
+        "cpu_s": cpus,
         "output_tokens_per_s": {
             n: {name: num_output_tokens(int(n)) / median(times) for name, times in each.items()}
             for n, each in walls.items()
@@ -196,6 +211,12 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"{name:28}{threads:8}" + "".join(f"{cell:>14}" for cell in cells))
     same = min(min(each.values()) for each in results["same_tokens_as_torch"].values())
     lines.append(f"requests with the same tokens as torch's: {same:.0%} at least")
+    for name, dedicated in ELASTIC.items():
+        cells = [
+            f"{n} at once {median(each[name]) / median(each[dedicated]):.2f}"
+            for n, each in results["cpu_s"].items()
+        ]
+        lines.append(f"CPU time of {name} over {dedicated}: {', '.join(cells)}")
     for name, by_number in results["in_process_time_shares"].items():
         for n, shares in by_number.items():
             told = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
