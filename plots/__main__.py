@@ -11,7 +11,18 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.configuration.command_line import ends_in_order
-from plots import bench_engine, bench_sim, compare, fidelity, papers, report, run, scaling, sweep
+from plots import (
+    bench_engine,
+    bench_sim,
+    compare,
+    fidelity,
+    gpu,
+    papers,
+    report,
+    run,
+    scaling,
+    sweep,
+)
 
 PUBLISHED = Path("results/published")
 OF_RUNS = {  # what each command says of itself, and how it makes its file of a run
@@ -22,6 +33,7 @@ OF_FOLDERS = {  # the same of a folder with published results
     "fidelity": ("draw parity.png from parity.json", fidelity.draw, PUBLISHED / "fidelity"),
     "bench_engine": ("draw bench_engine.png from bench_engine.json", bench_engine.draw, PUBLISHED),
     "bench_sim": ("draw bench_sim.png from bench_sim.json", bench_sim.draw, PUBLISHED),
+    "gpu": ("draw gpu.png from the gpu.json of `make gpu`", gpu.draw, Path("results/runs/gpu")),
 }
 
 

@@ -3,14 +3,15 @@
     python -m tests.gpu [--only STEP …] [--hardware PROFILE] [--out DIR]
 
 Without a CUDA device it lists what would run. A step that has passed at this revision is not run
-again; its folder has its log and what it measured. The end is a page, gpu.md. Exit status: 1 if a
-step failed.
+again, unless there are uncommitted changes; its folder has its log and what it measured. After
+each step there are gpu.json, its page gpu.md and its picture gpu.png, of all steps so far. Exit
+status: 1 if a step failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import ctypes
 import os
 import signal
 import subprocess
@@ -22,9 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.calibrate import zoo
+from harness.engine.worker import PR_SET_PDEATHSIG
+from harness.files import read_json, write_json, write_text
 from harness.records import gpu_monitor
 from harness.records.manifest import git_revision, machine, versions
-from tests.gpu.page import page
+from plots import gpu as picture
+from tests.gpu.page import collected, page
 from tests.gpu.steps import STEPS, Step, command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +50,7 @@ def run(step: Step, hardware: str, out: Path) -> dict[str, Any]:
     with (out / "log.txt").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, *words], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
         )  # fmt: skip
         try:
             code = process.wait(step.limit_s)
@@ -65,6 +69,12 @@ def run(step: Step, hardware: str, out: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _die_with_parent() -> None:
+    """A step must not go on beside the command that resumes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def skipped(step: Step, num_gpus: int) -> str | None:
     """Why `step` cannot run here; None: it can."""
     if num_gpus < step.num_gpus:
@@ -79,8 +89,8 @@ def result(
 ) -> dict[str, Any]:
     """What came of `step`, now or, where it passed, earlier at this revision; kept in `out`."""
     kept = out / "result.json"
-    if kept.exists():
-        earlier: dict[str, Any] = json.loads(kept.read_text())
+    if kept.exists() and not (revision or {}).get("dirty"):
+        earlier = read_json(kept)
         if earlier["status"] == "passed" and earlier["revision"] == revision:
             print(f"{step.name:14} passed before")
             return earlier
@@ -88,7 +98,7 @@ def result(
     nothing = {"step": step.name, "asks": step.asks, "status": why, "seconds": 0, "last_line": ""}
     found = (nothing if why else run(step, hardware, out)) | {"revision": revision}
     out.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(found, indent=1) + "\n")
+    write_json(kept, found)
     print(f"{step.name:14} {found['status']} ({found['seconds']:.0f} s)", flush=True)
     return found
 
@@ -122,9 +132,15 @@ def main() -> int:
         print(f"no profile is known for {gpus[0]['name']}: choose --hardware", file=sys.stderr)
         return 2
     revision = git_revision()
-    found = [result(step, hardware, chosen.out / step.name, len(gpus), revision) for step in steps]
     facts = {"revision": revision, "machine": machine(), "versions": versions()}
-    (chosen.out / "gpu.md").write_text(page(facts | {"hardware": hardware}, found, chosen.out))
+    found: list[dict[str, Any]] = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and its step ends, see `run`
+    for step in steps:
+        found.append(result(step, hardware, chosen.out / step.name, len(gpus), revision))
+        made = collected(facts | {"hardware": hardware}, found, chosen.out)
+        write_json(chosen.out / "gpu.json", made)
+        write_text(chosen.out / "gpu.md", page(made))
+        picture.draw(chosen.out)
     print(f"page: {chosen.out / 'gpu.md'}")
     return int(any(row["status"].startswith("failed") for row in found))
 

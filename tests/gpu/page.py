@@ -1,36 +1,55 @@
-"""The page of a GPU's results: where, what passed, and what was measured."""
+"""What came of the steps on a GPU: gpu.json, and the page that tells it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.files import read_json
 
-def page(facts: Mapping[str, Any], found: Sequence[Mapping[str, Any]], out: Path) -> str:
-    """`out`: the folder with a folder for each step."""
-    revision = facts["revision"] or {"revision": "unknown", "dirty": False}
+OF_RUNS = ("num_completed", "num_requests", "ttft_s", "tpot_s", "verdict")
+
+
+def collected(
+    facts: Mapping[str, Any], found: Sequence[Mapping[str, Any]], out: Path
+) -> dict[str, Any]:
+    """gpu.json. `facts`: where the steps ran, `out`: the folder with a folder for each step."""
+    runs = {}
+    for step in (row["step"] for row in found):
+        file = out / step / "run" / "summary.json"
+        if file.exists():
+            made = read_json(file)
+            runs[step] = {name: made[name] for name in OF_RUNS}
+    decode = out / "decode" / "decode.json"
+    return {
+        **facts, "steps": list(found), "runs": runs,
+        "decode": read_json(decode) if decode.exists() else None,
+    }  # fmt: skip
+
+
+def page(made: Mapping[str, Any]) -> str:
+    """Of what `collected` gave: where, what passed, and what was measured."""
+    revision = made["revision"] or {"revision": "unknown", "dirty": False}
     code = revision["revision"] + (", with uncommitted changes" if revision["dirty"] else "")
-    gpus = ", ".join(f"{g['name']} (driver {g['driver']})" for g in facts["machine"]["gpus"])
+    gpus = ", ".join(f"{g['name']} (driver {g['driver']})" for g in made["machine"]["gpus"])
     lines = [
         "# On a GPU", "",
-        f"{gpus}; torch {facts['versions'].get('torch', 'unknown')}; revision {code}; "
-        f"profile {facts['hardware']}. Random weights. Live, on one machine.", "",
+        f"{gpus}; torch {made['versions'].get('torch', 'unknown')}; revision {code}; "
+        f"profile {made['hardware']}. Random weights. Live, on one machine.", "",
         "| step | asks | result | seconds | last line of its log |", "|---|---|---|---|---|",
     ]  # fmt: skip
-    for row in found:
+    for row in made["steps"]:
         told = row["last_line"].replace("|", "\\|")[:100]
         lines.append(
             f"| {row['step']} | {row['asks']} | {row['status']} | {row['seconds']:.0f} | {told} |"
         )
-    return "\n".join([*lines, *_decode(out / "decode" / "decode.json"), *_runs(found, out)]) + "\n"
+    return "\n".join([*lines, *_decode(made["decode"]), *_runs(made["runs"])]) + "\n"
 
 
-def _decode(file: Path) -> list[str]:
-    if not file.exists():
+def _decode(made: Mapping[str, Any] | None) -> list[str]:
+    if made is None:
         return []
-    made = json.loads(file.read_text())
     head = f"{made['model']}, {made['dtype']}, {made['context_tokens']} tokens of context"
     rows = [
         f"| {row['num_requests']} | {row['step_s'] * 1e3:.2f} | {row['floor_s'] * 1e3:.2f} |"
@@ -40,17 +59,13 @@ def _decode(file: Path) -> list[str]:
     return ["", f"## A decode step: {head}", "", columns, "|---|---|---|", *rows]
 
 
-def _runs(found: Sequence[Mapping[str, Any]], out: Path) -> list[str]:
+def _runs(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Each whole run: its verdict and latencies."""
     rows = []
-    for step in found:
-        file = out / step["step"] / "run" / "summary.json"
-        if not file.exists():
-            continue
-        made = json.loads(file.read_text())
+    for step, made in runs.items():
         ttft, tpot = made["ttft_s"], made["tpot_s"]
         cells = [
-            step["step"], made["verdict"]["status"],
+            step, made["verdict"]["status"],
             f"{made['num_completed']} of {made['num_requests']}",
             _ms(ttft["p50"]), _ms(ttft["p99"]), _ms(tpot["p50"]),
         ]  # fmt: skip

@@ -5,15 +5,21 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from harness.files import read_json
 from harness.running.prepare import prepare
 from tests.gpu import __main__ as gpu
-from tests.gpu.page import page
+from tests.gpu.page import collected, page
 from tests.gpu.steps import STEPS, Step, command
 from tests.running import ROOT, composed
 
@@ -115,8 +121,71 @@ def test_the_page_tells_where_what_and_how_fast(tmp_path: Path) -> None:
         "revision": {"revision": "abc", "dirty": True}, "versions": {"torch": "2.13.0"},
         "machine": {"gpus": [{"name": "NVIDIA H200", "driver": "580"}]}, "hardware": "h200x1",
     }  # fmt: skip
-    told = page(facts, [one], tmp_path)
+    made = collected(facts, [one], tmp_path)
+    told = page(made)
     assert "NVIDIA H200 (driver 580); torch 2.13.0; revision abc, with uncommitted changes" in told
     assert "| one | whether it does | passed |" in told
     assert "| 16 | 6.90 | 4.50 |" in told
     assert "| one | VALID | 9 of 10 | 10.0 | 20.0 |  |" in told
+    skipped = result(step("", num_gpus=2), tmp_path / "two")
+    made = collected(facts, [one, skipped], tmp_path)
+    (tmp_path / "gpu.json").write_text(json.dumps(made))
+    picture = gpu.picture.draw(tmp_path)
+    assert picture.stat().st_size > 0
+
+
+def test_nothing_is_taken_from_a_run_with_uncommitted_changes(tmp_path: Path) -> None:
+    count = step(f"open({str(tmp_path / 'count')!r}, 'a').write('x')")
+    for _ in range(2):
+        gpu.result(count, "h100x1", tmp_path / "one", 1, REVISION | {"dirty": True})
+    assert (tmp_path / "count").read_text() == "xx"
+
+
+STEPS_HERE = """
+import sys
+from tests.gpu import __main__ as gpu
+from tests.gpu.steps import Step
+
+gpu.STEPS = (
+    Step("one", "", 20, ("-c", "open('{count}', 'a').write('1')")),
+    Step("two", "", 20, ("-c", '''
+import os, time
+open("{count}", "a").write("2")
+open("{pid}", "w").write(str(os.getpid()))
+time.sleep({sleep_s})
+''')),
+    Step("three", "", 20, ("-c", "open('{count}', 'a').write('3')")),
+)
+gpu.gpu_monitor.devices = lambda: [{{"name": "NVIDIA H100", "driver": "1", "memory_bytes": 1}}]
+gpu.git_revision = lambda: {{"revision": "abc", "dirty": False}}
+sys.argv = ["gpu", "--out", "{out}"]
+raise SystemExit(gpu.main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_is_killed_in_the_midst_of_a_step_and_goes_on(tmp_path: Path, number: int) -> None:
+    """With a stand-in for the GPU. What had passed is not run again, and has its page already; the
+    step that was killed does not go on beside the one that resumes."""
+    words = {name: tmp_path / name for name in ("count", "pid", "out")}
+    count, pid, out = words.values()
+
+    def command(sleep_s: float) -> list[str]:
+        return [sys.executable, "-c", STEPS_HERE.format(**words, sleep_s=sleep_s)]
+
+    with subprocess.Popen(command(600), cwd=ROOT, stdout=subprocess.DEVNULL) as begun:
+        wait_for(lambda: pid.exists() and pid.read_text() != "")
+        begun.send_signal(number)
+    wait_for(lambda: not psutil.pid_exists(int(pid.read_text())))
+    assert [row["status"] for row in read_json(out / "gpu.json")["steps"]] == ["passed"]
+    subprocess.run(command(0), cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    assert count.read_text() == "1223"
+    assert [row["status"] for row in read_json(out / "gpu.json")["steps"]] == ["passed"] * 3
+    assert "| three |" in (out / "gpu.md").read_text()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

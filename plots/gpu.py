@@ -1,0 +1,72 @@
+"""What `make gpu` measured, from its gpu.json: a decode step beside reading its bytes, the latency
+of each whole run, and what came of each step.
+
+python -m plots gpu
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from harness.files import read_json
+from plots.caption import caption
+from plots.style import PALETTE, figure, log_scale, save
+
+COLOURS = {"passed": PALETTE[2], "failed": PALETTE[3], "skipped": "0.8"}  # of a step's status
+
+
+def draw(folder: Path) -> Path:
+    """Makes gpu.png beside gpu.json and returns its path."""
+    found = read_json(folder / "gpu.json")
+    made, (decode, runs, steps) = figure(1, 3, width=13, height=4.5)
+    _decode(decode, found["decode"])
+    _runs(runs, found["runs"])
+    _steps(steps, found["steps"])
+    gpus = ", ".join(f"{gpu['name']} (driver {gpu['driver']})" for gpu in found["machine"]["gpus"])
+    git = found["revision"] or {"revision": "unknown", "dirty": False}
+    revision = f"git {git['revision'][:10]}" + (" with changes" if git["dirty"] else "")
+    torch = f"torch {found['versions'].get('torch', 'unknown')}"
+    caption(made, "Random weights. Live, on one machine.", [gpus, torch, revision])
+    return save(made, folder / "gpu.png")
+
+
+def _decode(axes: Axes, made: Mapping[str, Any] | None) -> None:
+    axes.set(title="A decode step", xlabel="requests at once", ylabel="ms")
+    if made is None:
+        return
+    axes.set_title(f"A decode step: {made['model']}, {made['context_tokens']} tokens of context")
+    numbers = [row["num_requests"] for row in made["steps"]]
+    for name, label in (("step_s", "measured"), ("floor_s", "reading weights and KV once")):
+        axes.plot(numbers, [1e3 * row[name] for row in made["steps"]], "o-", ms=4, label=label)
+    log_scale(axes, "x")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=7)
+
+
+def _runs(axes: Axes, runs: Mapping[str, Mapping[str, Any]]) -> None:
+    """TTFT of each run, P50 to P99; a run that is INVALID says so."""
+    axes.set(title="TTFT of whole runs, P50 to P99", xlabel="ms")
+    shown = {
+        step: made["ttft_s"] for step, made in runs.items() if made["ttft_s"]["p50"] is not None
+    }
+    for at, ttft in enumerate(shown.values()):
+        axes.plot([1e3 * ttft["p50"], 1e3 * ttft["p99"]], [at, at], "o-", ms=4, color=PALETTE[0])
+    labels = [f"{s}{'' if runs[s]['verdict']['status'] == 'VALID' else ', INVALID'}" for s in shown]
+    axes.set_yticks(range(len(shown)), labels, fontsize=7)
+    axes.invert_yaxis()
+    log_scale(axes, "x")
+
+
+def _steps(axes: Axes, steps: Sequence[Mapping[str, Any]]) -> None:
+    axes.set(title="Steps", xlabel="seconds")
+    for at, row in enumerate(steps):
+        status = row["status"].partition(":")[0]
+        axes.barh(at, row["seconds"], color=COLOURS[status])
+        axes.text(row["seconds"], at, f" {status}", va="center", fontsize=6)
+    axes.set_yticks(range(len(steps)), [row["step"] for row in steps], fontsize=7)
+    axes.invert_yaxis()
+    axes.margins(x=0.2)
