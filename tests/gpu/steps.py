@@ -45,9 +45,10 @@ POOL = (
 STEPS = (
     Step("contract", "devices and systems keep the contracts of tests/contract", 240,
          (*PYTEST, "-m", "live", "tests/contract")),
-    Step("tokens", "tokens equal transformers', and those of an undisturbed run", 240,
-         (*PYTEST, "tests/unit/engine", "tests/integration/test_torch_engine.py",
-          "tests/integration/test_torch_batches.py", "tests/integration/test_torch_pool.py")),
+    Step("tokens", "tokens equal transformers', and those of an undisturbed run; copies are whole",
+         240, (*PYTEST, "tests/unit/engine/test_on_device.py",
+               "tests/integration/test_torch_engine.py", "tests/integration/test_torch_batches.py",
+               "tests/integration/test_torch_pool.py")),
     Step("region", "two processes share a GPU's memory by a CUDA IPC handle", 90,
          (*PYTEST, "tests/integration/test_vllm_device_region.py"), needs="vllm"),
     Step("calibrate", f"conf/hardware/local_gpu.yaml, a profile of this GPU with {MODEL}", 180,
