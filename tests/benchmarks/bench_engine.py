@@ -49,7 +49,7 @@ ELASTIC = {  # beside the dedicated instance with the same kernels
     "elastic-vllm-kernels-in-process": "vllm-kernels-in-process",
 }
 HAVE_ALL_CORES = ("torch-all-cores", "hf-generate")
-TIMES_A_ROUND = {"1": 8, "16": 2, "64": 1}  # by the requests at once
+TIMES_A_ROUND = {"1": 5, "16": 2, "64": 1}  # by the requests at once
 PROFILED = [name for name in CONTENDERS if name.endswith("in-process")]
 
 
