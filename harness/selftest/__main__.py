@@ -28,10 +28,11 @@ from harness.running import interrupts
 from harness.selftest import answers, load, whole
 from harness.selftest.bench import FAILED, Bench, Conformance
 from harness.selftest.certify import certified
+from harness.selftest.prompts import prompts
 
 TESTS = (
     load.stall, answers.chunks, answers.short_answers, answers.failures, load.long_stream,
-    load.rate, whole.arrivals, whole.prompts, answers.prefix_cache, answers.prompt_lengths,
+    load.rate, whole.arrivals, prompts, answers.prefix_cache, answers.prompt_lengths,
     answers.goodput, whole.resume, whole.mistyped_keys, load.concurrency, answers.exported,
     whole.queues,
 )  # fmt: skip
@@ -53,9 +54,10 @@ def chosen_of(numbers: Sequence[str]) -> list[Conformance]:
 
 
 def results(tests: Sequence[Conformance], bench: Bench) -> Iterator[dict[str, Any]]:
-    """The result of each test as it comes: those that depend on no time two at once, the last
-    first since these take longest, then one by one those that do."""
+    """The result of each test as it comes: those that depend on no time two at once, the longest
+    first (vLLM's start, then the last tests), then one by one those that do."""
     together = [each for each in reversed(tests) if not each.alone]
+    together.sort(key=lambda each: each is not prompts)
     with ThreadPoolExecutor(min(BESIDE, os.cpu_count() or 1)) as pool:
         try:
             yield from pool.map(lambda each: each.result(bench), together)

@@ -1,30 +1,23 @@
-"""Conformance tests of whole runs: schedules, prompts, resuming, the simulator."""
+"""Conformance tests of whole runs: schedules, resuming, the simulator."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from scipy import stats
 
-from harness.configuration.config import typed
-from harness.device.prompts import prompt_ids
 from harness.errors import RunError
 from harness.files import read_json
-from harness.model_spec import ModelSpec
 from harness.records.run_folder import FinishedRun
-from harness.schedule import Schedule
 from harness.selftest.bench import MAX_RUN_S, Bench, Floats, Found, Server, conformance, found
+from harness.selftest.prompts import hashes
 from harness.selftest.script import Play, Script
 
 MIN_P = 0.01  # of a Kolmogorov-Smirnov test, for one seed: the same at every repeat
@@ -73,72 +66,6 @@ def _drawn(bench: Bench, rows: list[Any], *words: str) -> Floats:
     return times
 
 
-@conformance(8, "prompts")
-def prompts(bench: Bench) -> Found:
-    """One seed gives one schedule on every engine that is here (openai, sim, torch); the server
-    gets, byte for byte, the prompts made of it; the default seed is 0.
-
-    Bytes are seen at the server alone: sim has none. What torch's worker got is seen by its
-    answers: the first tokens are those that the model picks here after these prompts, and not after
-    another seed's. vLLM is not started, which takes minutes: it gets the bodies of openai.
-    """
-    rows = [(i * 0.02, "m", 8 + i, 2) for i in range(8)]
-    play = Play(models={"m": Script()})
-    served = [bench.served(play, rows, *words) for words in ([], [], ["seed=1"])]
-    engines = ["sim", *(["torch"] if find_spec("torch") else [])]
-    runs = [bench.run(None, rows, f"engine={name}") for name in engines]
-    (first, server), (_, again), (other, others) = served
-    sent = [[each.prompt for each in one.answers] for one in (server, again, others)]
-    schedules = {run.manifest["schedule_sha256"] for run in (first, other, *runs)}
-    made = _made(first)
-    same = {name: made == _made(run) for name, run in zip(engines, runs, strict=True)}
-    answered, picked = _answered(runs[1], _ids(other)) if "torch" in engines else ([], [])
-    return found(
-        f"prompts at the server: {len(sent[0])}; engines: openai, {', '.join(engines)}",
-        {
-            "all engines have one schedule": len(schedules) == 1,
-            "two runs send the same bytes": sent[0] == sent[1],
-            "another seed sends others": not set(sent[0]) & set(sent[2]),
-            "the default seed is 0": first.manifest["seeds"] == {"seed": 0},
-            "the server got the prompts of the schedule": sorted(sent[0]) == sorted(made),
-            **{
-                f"the schedule of engine={name} gives the same prompts": equal
-                for name, equal in same.items()
-            },
-            "torch answered these prompts": answered == picked[: len(answered)],
-            "torch answered no others": not answered or answered != picked[len(answered) :],
-        },
-    )
-
-
-def _made(run: FinishedRun) -> list[str]:
-    """Hashes of the run's prompts."""
-    return [hashlib.sha256(json.dumps(each).encode()).hexdigest() for each in _ids(run)]
-
-
-def _ids(run: FinishedRun) -> list[list[int]]:
-    """The prompts that an engine makes of the run's own schedule and seed."""
-    requests = Schedule.load(run.path / "schedule.parquet").requests()
-    seed, vocab_size = run.manifest["seeds"]["seed"], run.config["model"]["vocab_size"]
-    return [prompt_ids(request, vocab_size, seed) for request in requests]
-
-
-def _answered(run: FinishedRun, others: list[list[int]]) -> tuple[list[int], list[int]]:
-    """The first tokens of a run of engine=torch, and those that its model picks after the run's
-    prompts and then after `others`."""
-    table = pq.read_table(run.path / "tokens.parquet").to_pydict()
-    ids = dict(zip(table["request_id"], table["token_ids"], strict=True))
-    spec = typed(run.config["model"], ModelSpec, "model")
-    command = [sys.executable, "-m", "harness.engine.first_tokens", json.dumps(asdict(spec))]
-    told = subprocess.run(
-        command, input=json.dumps([*_ids(run), *others]), capture_output=True, text=True,
-        check=False, timeout=MAX_RUN_S,
-    )  # fmt: skip
-    if told.returncode:
-        raise RunError(f"torch's model does not run here: {told.stderr.strip()[-200:]}")
-    return [ids[number][0] for number in sorted(ids)], json.loads(told.stdout)
-
-
 @conformance(12, "resume")
 def resume(bench: Bench) -> Found:
     """A sweep that is killed (kill -9) and started again repeats no complete point, and has
@@ -166,7 +93,7 @@ def resume(bench: Bench) -> Found:
     completed = half["status"].to_pylist().count("completed")
     runs = [FinishedRun.load(path) for path in (*done, *begun)]
     sent = [each.prompt for each in server.answers]
-    once = [sent.count(prompt) for prompt in _made(runs[0])]
+    once = [sent.count(prompt) for prompt in hashes(runs[0])]
     ids = [run.requests["request_id"].to_pylist() for run in runs]
     undisturbed = bench.new_folder()
     with bench.serving(play) as other:

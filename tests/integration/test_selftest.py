@@ -38,8 +38,9 @@ from harness.selftest.answers import (
 from harness.selftest.answers import short_answers as shorts
 from harness.selftest.bench import Bench, Conformance, Found, Row, Server, Skipped
 from harness.selftest.load import concurrency, long_stream, rate, stall
+from harness.selftest.prompts import prompts
 from harness.selftest.script import Play, Script
-from harness.selftest.whole import prompts, resume
+from harness.selftest.whole import resume
 from tests.running import ROOT, command
 
 PLAYS = ("freeze_at", "freeze_s", "caches")
@@ -114,11 +115,38 @@ class Shifted(Bench):
 
 
 @pytest.mark.live
-def test_a_worker_that_answers_other_prompts_fails_the_test(tmp_path: Path) -> None:
+def test_a_worker_that_answers_other_prompts_fails_the_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "harness.selftest.prompts.find_spec", lambda name: None if name == "vllm" else name
+    )
     row = prompts.result(Shifted(tmp_path))
     assert row["result"] == "FAILED"
+    assert "torch; not installed, so not tried: vllm; not true" in row["found"]
     assert row["found"].endswith("not true: torch answered these prompts")
     assert row["found"].count("not true") == 1
+
+
+class Misheard(Bench):
+    """vLLM says that one prompt began otherwise than was asked."""
+
+    def run(self, server: Server | None, rows: Sequence[Row], *words: str) -> FinishedRun:
+        made = super().run(server, rows, *words)
+        if "engine=vllm" in words:
+            log = made.path / "logs/vllm-0.log"
+            said = log.read_text()
+            at = said.rindex("prompt_token_ids: [") + len("prompt_token_ids: [")
+            log.write_text(f"{said[:at]}1{said[at:]}")
+        return made
+
+
+@pytest.mark.live
+@pytest.mark.vllm
+def test_a_vllm_that_got_other_prompts_fails_the_test(tmp_path: Path) -> None:
+    row = prompts.result(Misheard(tmp_path))
+    assert row["result"] == "FAILED"
+    assert row["found"].endswith("torch, vllm; not true: vLLM got the ids of these prompts")
 
 
 class Otherwise(Bench):
