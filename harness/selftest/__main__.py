@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,8 @@ def results(tests: Sequence[Conformance], bench: Bench) -> Iterator[dict[str, An
     together.sort(key=lambda each: each is not prompts)
     with ThreadPoolExecutor(min(BESIDE, os.cpu_count() or 1)) as pool:
         try:
-            yield from pool.map(lambda each: each.result(bench), together)
+            for row in as_completed([pool.submit(each.result, bench) for each in together]):
+                yield row.result()
         finally:
             pool.shutdown(cancel_futures=True)
     for each in tests:

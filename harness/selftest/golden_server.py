@@ -111,6 +111,9 @@ class GoldenServer:
                     await self._answer(answer, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client has gone: that is its right
+        except RuntimeError:  # uvloop's, of what is written to a client that has gone
+            if not writer.is_closing():
+                raise
         finally:
             writer.close()
 

@@ -3,12 +3,14 @@ do what the test is made of."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +28,7 @@ from harness.records import certificate
 from harness.records.manifest import machine
 from harness.records.run_folder import FinishedRun
 from harness.records.verdict import LATE
-from harness.selftest.__main__ import TESTS, chosen_of
+from harness.selftest.__main__ import TESTS, chosen_of, results
 from harness.selftest.answers import (
     chunks,
     exported,
@@ -37,6 +39,7 @@ from harness.selftest.answers import (
 )
 from harness.selftest.answers import short_answers as shorts
 from harness.selftest.bench import Bench, Conformance, Found, Row, Server, Skipped
+from harness.selftest.golden_server import GoldenServer
 from harness.selftest.load import concurrency, long_stream, rate, stall
 from harness.selftest.prompts import prompts
 from harness.selftest.script import Play, Script
@@ -266,6 +269,47 @@ def test_there_are_sixteen_tests_and_only_chooses_among_them() -> None:
     for word in ("0", "17", "x", "3-x", "3-99", ""):
         with pytest.raises(UsageError, match=f"--only {word} is no test; valid: 1 to 16"):
             chosen_of([word])
+
+
+def test_results_come_as_tests_end_though_the_longest_begins_first(tmp_path: Path) -> None:
+    first_may_end = threading.Event()
+
+    def long(bench: Bench) -> Found:
+        assert first_may_end.wait(60)
+        return Found("")
+
+    tests = [Conformance(1, "short", lambda bench: Found("")), Conformance(2, "long", long)]
+    numbers = []
+    for row in results(tests, Bench(tmp_path)):
+        numbers.append(row["number"])
+        first_may_end.set()
+    assert numbers == [1, 2]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_client_that_goes_is_no_error_of_the_golden_server(gone: bool) -> None:
+    class Writer:  # as uvloop's
+        def is_closing(self) -> bool:
+            return gone and self.wrote
+
+        def write(self, data: bytes) -> None:
+            self.wrote = True
+            raise RuntimeError("unable to perform operation on a closed transport")
+
+        def close(self) -> None:
+            self.closed = True
+
+        wrote = closed = False
+
+    async def handle(writer: Any) -> None:
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"GET /v1/models HTTP/1.1\r\n\r\n")
+        await GoldenServer(Play(models={}), [])._handle(reader, writer)
+
+    writer = Writer()
+    with nullcontext() if gone else pytest.raises(RuntimeError):
+        asyncio.run(handle(writer))
+    assert writer.closed
 
 
 def raising(error: Exception) -> Any:
