@@ -8,12 +8,13 @@ and INVALID runs are refused, unless --anyway.
 The 95 % interval is a block bootstrap over requests, and Student's t over seeds and repeats where
 that is wider, cut where B would be below 0 (-100 % of A as measured) or a share above 100 %.
 --floor N RUN repeats a live run N times, and keeps in its folder how far repeats differ on this
-machine. An INVALID repeat is run again, twice at most; if it stays so it is left out, and the exit
-status is 3. A live difference must exceed this floor where there is one; a single pair
-of live runs cannot be judged without it. Nor is goodput/s or tokens/s of a single pair of simulated
-runs, each of which has one duration. d is the effect: by how many of its standard deviations the
-difference of a request is off 0 in the mean. A simulated difference is a tie where the simulator's
-bands of both sides overlap; without parity points there is no band, and the table says so.
+machine: in 95 of 100 cases no metric is beyond it. An INVALID repeat is run again, twice at most;
+if it stays so it is left out, and the exit status is 3. A live difference must exceed this floor
+where there is one; a single pair of live runs cannot be judged without it. Nor is goodput/s or
+tokens/s of a single pair of simulated runs, each of which has one duration. d is the effect: by how
+many of its standard deviations the difference of a request is off 0 in the mean. A simulated
+difference is a tie where the simulator's bands of both sides overlap; without parity points there
+is no band, and the table says so.
 """
 
 from __future__ import annotations
@@ -124,10 +125,12 @@ def _method(
     ended = min((each.num_requests for each in judged), default=0)
     lack = f", of which {every - ended:,} lack a time in one run" if ended < every else ""
     count, alone = len(paired), num_runs - 2 * len(paired)
+    floor = any(each.floor is not None for each in judged)
+    floors = "; the floor is for all of them at once" if floor else ""
     return (
         f"{every:,} requests of seeds {named}, {count} pair{'s' * (count > 1)} of runs{lack}. "
         + (f"Runs without a partner, or as those of another pair: {alone}. " if alone else "")
-        + "Each metric is judged by itself. "
+        + f"Each metric is judged by itself{floors}. "
         "d: mean / standard deviation of the differences by request (Cohen's d of pairs)"
     )
 

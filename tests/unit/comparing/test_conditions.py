@@ -219,6 +219,19 @@ def test_a_live_difference_must_exceed_what_repeats_differ_by(
     assert verdicts(capsys, first, second)["TTFT mean"] == expected
 
 
+@pytest.mark.parametrize("floor", [True, False])
+def test_the_table_says_that_a_floor_is_for_all_metrics_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], floor: bool
+) -> None:
+    paths = [run(tmp_path / name, 0.5, system=name, engine="torch") for name in "ab"]
+    if floor:
+        write_floor(paths[0], 0.1)
+    main([str(path) for path in paths])
+    said = " ".join(capsys.readouterr().out.split())
+    told = "; the floor is for all of them at once" if floor else ""
+    assert f"Each metric is judged by itself{told}. " in said
+
+
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_run_scored_anew_keeps_its_floor_but_for_what_the_slo_judges(
     *, beside: bool, tmp_path: Path
