@@ -40,11 +40,17 @@ ROUNDING_S = 1e-9  # of times up to some days in float64: what is less below 0 i
 
 def judge(run: Evidence) -> dict[str, Any]:
     """{"status": "VALID" | "INVALID", "reasons": [one sentence each]}; where there are any, the
-    names of broken "rules", and "notes", sentences that do not make it invalid."""
+    names of broken "rules", and "notes", sentences that do not make it invalid, with the names of
+    what is "noted"."""
     broken = [rule for rule in rules(run) if rule.broken]
     reasons = [reason for rule in broken for reason in rule.broken]
     verdict = {"status": "INVALID" if reasons else "VALID", "reasons": reasons}
-    named = {"rules": [rule.name for rule in broken], "notes": [*notes(run)]}
+    noted = [*notes(run)]
+    named = {
+        "rules": [rule.name for rule in broken],
+        "noted": [*dict.fromkeys(name for name, _ in noted)],
+        "notes": [sentence for _, sentence in noted],
+    }
     return verdict | {key: told for key, told in named.items() if told}
 
 

@@ -100,7 +100,7 @@ def test_steady_numbers_leave_out_warm_up_and_drain() -> None:
     assert name == "steady state"
     assert "mean TTFT 5" in words
     assert "100.0%" in words
-    assert "notes" not in summary["verdict"]
+    assert not summary["verdict"].keys() & {"notes", "noted"}
 
 
 def test_a_run_that_is_steady_throughout_has_nothing_to_add() -> None:
@@ -119,6 +119,7 @@ def test_an_overloaded_run_has_no_steady_state_and_the_notes_say_why() -> None:
     notes = " ".join(summary["verdict"]["notes"])
     for said in ("shorter than its warm-up", "backlog still grew", "the drain after the last"):
         assert said in notes
+    assert summary["verdict"]["noted"] == ["short run", "growing backlog", "long drain"]
     assert summary["steady"]["drain_s"] == pytest.approx(200 * 3.0 + 0.001 - 199)
 
 

@@ -151,3 +151,4 @@ def test_a_server_that_stood_still_is_named_and_invalid_where_a_tenth_failed(
     assert (said in found["notes"]) is (status == "VALID")
     failed = "11% of the requests failed: latencies are of the others"
     assert (failed in found["notes"]) is (status == "INVALID")
+    assert found["noted"][0] == ("standstill" if status == "VALID" else "requests failed")
