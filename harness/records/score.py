@@ -4,9 +4,8 @@ The SLO is said as a run takes it, an option of conf/slo or limits in seconds, o
 slo.ttft_s=0.5. --slo takes several: --slo chat --slo kunserve,baseline=RUN --slo ttft_s=0.5. A
 limit that is not given is the run's own. What a good request meets can be said in milliseconds, of
 a model too: slo.goodput="ttft:200 tbt_p99:100 llama2-7b/ttft:500" (kinds: ttft, tpot, e2e, tbt_p99,
-tbt_max). Attainment, QoE and goodput are computed from the times
-of all tokens, as in summary.json. A system that reads its SLO, as Aegaeon does, was run for its
-own.
+tbt_max). Attainment, the fluidity index, QoE, smooth goodput (tokens/s) and goodput are computed
+from the times of all tokens. A system that reads its SLO, as Aegaeon does, was run for its own.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import numbers_table, share
 from harness.records.slo import Slo
-from harness.records.smoothness import qoe_of_requests
+from harness.records.smoothness import fluidity_indices, qoe_of_requests, smooth_goodput
 
 OF_SLO = re.compile(r"\+{0,2}slo[=.]")
 
@@ -50,7 +49,9 @@ def scored(run: FinishedRun, slo: Slo) -> dict[str, Any]:
         "ttft_s": slo.ttft_s,
         "tbt_s": slo.tbt_s,
         **attained.shares(times_known=known),
+        "fluidity_index": float(fluidity_indices(log, slo).mean()) if known else None,
         "qoe": float(qoe_of_requests(log, slo).mean()) if known else None,
+        "smooth_tokens_per_s": smooth_goodput(log, slo) if known else None,
         "goodput_per_s": attained.good.sum() / log.duration_s if log.duration_s > 0 else None,
     }
 
@@ -94,11 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not runs or not slos:
         raise UsageError("score takes a run's folder and an SLO, e.g. slo=chat or slo.ttft_s=0.5")
     rows = [scored(run, slo_named(words, run)) for run in runs for words in slos]
-    names = ("SLO", "TTFT", "TBT", "tokens", "time", "requests", "QoE", "goodput/s")
+    names = (
+        "SLO", "TTFT", "TBT", "tokens", "time", "requests", "fluidity", "QoE", "smooth tokens/s",
+        "goodput/s",
+    )  # fmt: skip
     table = numbers_table("run", names)
     table.columns[1].justify = "left"
     shown: tuple[Callable[[Any], str], ...] = (
-        escape, escape, seconds, seconds, share, share, share, number, number,
+        escape, escape, seconds, seconds, share, share, share, number, number, number, number,
     )  # fmt: skip
     for row in rows:
         table.add_row(*(show(value) for show, value in zip(shown, row.values(), strict=True)))

@@ -1,4 +1,4 @@
-"""How smoothly answers streamed: stalls, Etalon's fluidity index and Andes's QoE.
+"""How smoothly answers streamed: stalls, Etalon's fluidity index, Andes's QoE and smooth goodput.
 
 Means and pooled percentiles of TBT hide a single long wait in the middle of an answer; these do
 not. Pure functions over the token log.
@@ -91,3 +91,16 @@ def summarise_qoe(log: TokenLog, slo: Slo) -> dict[str, float]:
     """`qoe` of summary.json: over all requests, those that failed among them."""
     found = qoe_of_requests(log, slo)
     return {"mean": float(found.mean()), "good_share": float((found >= GOOD_QOE).mean())}
+
+
+def smooth_goodput(log: TokenLog, slo: Slo) -> float | None:
+    """Tokens/s, less what waiting took from their worth (arXiv 2410.14257): the sum over requests
+    of n - α f(l), over the run's duration. None: it has none.
+
+    n: the tokens that came. l: the most seconds by which one of them was behind the reader of
+    `qoe_of_requests`. That paper leaves α and f to the user. Here α f(l) is l / slo.tbt_s, the
+    tokens that the reader would have read meanwhile, so that it can be below 0.
+    """
+    idle_s = np.maximum(log.largest(lateness_s(log, slo), 0.0), 0.0)
+    worth = float((log.num_tokens - idle_s / slo.tbt_s).sum())
+    return worth / log.duration_s if log.duration_s > 0 else None

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from harness.errors import UsageError
 from harness.records.end_table import smoothness_lines
 from harness.records.metrics import MetricsConfig
-from harness.records.smoothness import fluidity_indices, qoe_of_requests, summarise_stalls
+from harness.records.smoothness import (
+    fluidity_indices,
+    qoe_of_requests,
+    smooth_goodput,
+    summarise_stalls,
+)
 from harness.records.token_log import TokenLog
 from tests.unit.metrics.service import Service, absolute
 
@@ -29,6 +34,22 @@ def test_a_stall_is_a_long_gap_between_tokens_and_no_wait_for_the_first() -> Non
         "num_requests": 1,
         "longest_s": pytest.approx(2.0),
     }
+
+
+def test_smooth_goodput_takes_from_tokens_what_their_reader_could_have_read_while_waiting() -> None:
+    """Of a reader of one token in 0.1 s from 1 s on."""
+    in_time, late = [0.4, 1.1, 1.2], [1.0, 1.4, 1.5, 4.0]  # its last token is 2.7 s late
+    service = Service((0.0, 3), (0.0, 4), (0.0, 5), (0.0, 5))
+    service.complete(0, *in_time)
+    service.complete(1, *late)
+    service.send(2)
+    service.fail(2)  # without a token: of no worth, and no wait is known to have ended
+    service.tokens(3, 1.5)
+    service.fail(3)  # after a token, which was 0.5 s late
+    log = TokenLog.from_table(service.table())
+    worth = 3 + (4 - 27) + 0 + (1 - 5)
+    assert smooth_goodput(log, absolute(1.0, 0.1)) == pytest.approx(worth / 4.0)
+    assert smooth_goodput(log, absolute(9.0, 9.0)) == pytest.approx(8 / 4.0)
 
 
 def test_without_a_token_there_is_no_stall() -> None:
