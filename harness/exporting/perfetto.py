@@ -31,9 +31,10 @@ def trace(run: FinishedRun) -> dict[str, Any]:
 
 
 def _requests(run: FinishedRun, numbers: defaultdict[str, int]) -> Iterator[dict[str, Any]]:
-    """Each request: `prefill` is the time to its first token, queueing included, `decode` the rest.
-    Both are on the instance that finished it. One that failed has an instant besides, at its last
-    token or, without one, at its sending: the end is not known."""
+    """Each request: `client` is its wait for being sent, `prefill` from then to its first token,
+    queueing included, `decode` the rest. All are on the instance that finished it. One that failed
+    has an instant besides, at its last token or, without one, at its sending: the end is not
+    known."""
     for row in run.requests.to_pylist():
         pid = numbers[row["instance"] or REQUESTS]
         times = row["token_times_s"]
@@ -41,13 +42,16 @@ def _requests(run: FinishedRun, numbers: defaultdict[str, int]) -> Iterator[dict
         args = {
             key: row[key] for key in ("model", "prompt_tokens", "output_tokens", "status", "error")
         }
-        spans = [("prefill", row["arrival_s"], times[0])] if times else []
+        due_s, sent_s = row["arrival_s"], row["sent_s"]
+        sent_s = due_s if sent_s is None else max(due_s, sent_s)
+        spans = [("client", due_s, sent_s)] if sent_s > due_s else []
+        spans += [("prefill", sent_s, times[0])] if times else []
         spans += [("decode", times[0], times[-1])] if len(times) > 1 else []
         for word, begin_s, end_s in spans:
             yield name | {"ph": "b", "name": word, "ts": begin_s * 1e6, "args": args}
             yield name | {"ph": "e", "name": word, "ts": end_s * 1e6}
         if row["error"]:
-            at_s = times[-1] if times else row["arrival_s" if row["sent_s"] is None else "sent_s"]
+            at_s = times[-1] if times else sent_s
             yield name | {"ph": "n", "name": "failed", "ts": at_s * 1e6, "args": args}
 
 

@@ -100,6 +100,21 @@ def test_a_trace_has_each_requests_two_spans_and_pairs_every_begin_with_an_end(
     assert counters[1] == (2e6, {"queued": 1.0, "running": 0.0})
 
 
+def test_a_trace_parts_the_wait_for_a_token_into_the_clients_and_the_servers(
+    tmp_path: Path,
+) -> None:
+    service = Service((1.0, 1), (2.0, 1))
+    service.complete(0, 1.5, lag_s=0.25)
+    service.complete(1, 2.5)
+    events = exported(write_run(tmp_path, service), "perfetto")["traceEvents"]
+    spans = [(e["id"], e["name"], e["ph"], e["ts"]) for e in events if e.get("cat") == "request"]
+    assert spans == [
+        (0, "client", "b", 1.0e6), (0, "client", "e", 1.25e6),
+        (0, "prefill", "b", 1.25e6), (0, "prefill", "e", 1.5e6),
+        (1, "prefill", "b", 2.0e6), (1, "prefill", "e", 2.5e6),
+    ]  # fmt: skip
+
+
 def test_a_trace_shows_each_failure_also_of_a_request_without_a_token(tmp_path: Path) -> None:
     service = Service((0.0, 1), (1.0, 5), (2.0, 5))
     service.complete(0, 0.5)
