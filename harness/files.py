@@ -29,6 +29,10 @@ def replaced(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.replace(path)
+    except OSError as error:
+        if error.filename == str(temporary):
+            error.filename = str(path)  # what was to be written is told
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

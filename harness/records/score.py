@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 import yaml
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from harness.configuration.checks import one_of
 from harness.configuration.command_line import ends_in_order, parser
@@ -30,7 +30,7 @@ from harness.files import write_text
 from harness.records.attainment import Attained
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
-from harness.records.run_table import numbers_table, share
+from harness.records.run_table import runs_table, share
 from harness.records.slo import Slo
 from harness.records.smoothness import fluidity_indices, qoe_of_requests, smooth_goodput
 
@@ -95,17 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not runs or not slos:
         raise UsageError("score takes a run's folder and an SLO, e.g. slo=chat or slo.ttft_s=0.5")
     rows = [scored(run, slo_named(words, run)) for run in runs for words in slos]
-    names = (
-        "SLO", "TTFT", "TBT", "tokens", "time", "requests", "fluidity", "QoE", "smooth tokens/s",
-        "goodput/s",
-    )  # fmt: skip
-    table = numbers_table("run", names)
-    table.columns[1].justify = "left"
-    shown: tuple[Callable[[Any], str], ...] = (
-        escape, escape, seconds, seconds, share, share, share, number, number, number, number,
-    )  # fmt: skip
+    names = ("tokens", "time", "requests", "fluidity", "QoE", "smooth/s", "goodput/s")
+    table = runs_table("", "run and SLO", names, min_width=14)
+    shown: tuple[Callable[[Any], str], ...] = (share, share, share, number, number, number, number)
     for row in rows:
-        table.add_row(*(show(value) for show, value in zip(shown, row.values(), strict=True)))
+        name, slo, ttft_s, tbt_s, *values = row.values()
+        limits = f"TTFT {seconds(ttft_s)}, TBT {seconds(tbt_s)}"
+        judged = Text(f"{name}\n{slo}: {limits}")  # in which :100: is no emoji
+        told = (show(value) for show, value in zip(shown, values, strict=True))
+        table.add_row(judged, *told)
     Console().print(table)
     if chosen.out is not None:
         write_text(chosen.out, pd.DataFrame(rows).to_csv(index=False))

@@ -7,6 +7,7 @@ import pytest
 
 from harness.comparing.paired import measured
 from harness.records.answers import EARLY_ENDS
+from harness.records.numbers import number
 from harness.records.record import Reported
 from harness.records.run_folder import FinishedRun
 from harness.records.score import main
@@ -31,6 +32,32 @@ def test_a_score_is_what_the_run_would_have_said(tmp_path: Path) -> None:
             assert float(row[kind]) == told["slo_attainment"][kind]
         assert float(row["goodput_per_s"]) == told["goodput_per_s"]
         assert 0 < float(row["request"]) < 1
+
+
+def test_the_table_cuts_no_number_in_a_narrow_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "llumnix-burstgpt-sim-0123456789ab"
+    run = write_run(tmp_path / name, steady(200))
+    (row,) = rows(run, "goodput=ttft:900 tbt_p99:100")
+    said = capsys.readouterr().out
+    assert "…" not in said
+    assert "tbt_p99:100:" in said  # no picture of a hundred
+    words = said.split()
+    for key in ("token", "time", "request"):
+        assert f"{float(row[key]):.1%}" in words
+    for key in ("fluidity_index", "qoe", "smooth_tokens_per_s", "goodput_per_s"):
+        assert number(float(row[key])) in words
+
+
+def test_a_file_that_cannot_be_written_is_named_as_the_user_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", steady(20))
+    out = tmp_path / "none" / "scores.csv"
+    assert main([str(run), "slo=chat", "--out", str(out)]) == 2
+    assert capsys.readouterr().err == f"error: {out}: No such file or directory\n"
 
 
 def test_limits_that_are_not_given_are_the_runs_or_the_options(tmp_path: Path) -> None:
