@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from harness.configuration.command_line import ends_in_order, parser
@@ -31,7 +32,7 @@ from harness.files import read_json, write_json
 from harness.records.numbers import number, seconds
 from harness.records.percentiles import min_samples
 from harness.records.run_folder import FinishedRun
-from harness.records.run_table import absent, numbers_table
+from harness.records.run_table import absent, numbers_table, runs_table
 
 MOST = 1e300  # of a mean in a file: more is no number, nor is nan
 WHY = {
@@ -48,6 +49,7 @@ PARTS = ("anchor", "of", "each")  # of a Definition
 PERCENTILES = (
     "Percentiles are linear between samples, GuideLLM's the smallest sample that reaches the share"
 )
+ROUNDING = 1e-9  # of a mean: less is left over by arithmetic alone
 WINDOW = {"arrival": "first arrival to last token", "sent": "first sending to last token"}
 
 
@@ -150,19 +152,25 @@ def _mean(content: Any, tool: str, one: Definition) -> float | None:
 
 
 def shown(found: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """What makes a mean differ from ours stands below its definition."""
     with_file = any("in_file" in row for row in found)
-    names = ["by", "mean", "P50", "P99", *(["in the file", "left over"] if with_file else [])]
-    made = numbers_table("quantity", names, title=title, caption=PERCENTILES)
-    made.columns[1].overflow = "fold"
-    made.add_column("what makes the mean differ from ours")
+    names = ["mean", "P50", "P99", *(["in the file", "left over"] if with_file else [])]
+    made = runs_table(
+        escape(title), "by whose definition", names, min_width=24, caption=PERCENTILES
+    )
     for row in found:
         show = seconds if row["percentiles"] else number
         cells = [_cell(row["mean"], show), *(_percentile(row, key, show) for key in ("p50", "p99"))]
         if with_file:
-            cells += [_cell(row.get("in_file"), show), _cell(row.get("left"), show, signed=True)]
-        why = [f"{word} ({_cell(by, show, signed=True)})" for word, by in row["differs"].items()]
-        first = row["quantity"] if row["tool"] == HARNESS else ""
-        made.add_row(first, row["id"], *cells, "; ".join(why))
+            mean, left = row["mean"], row.get("left")
+            left = 0.0 if left is not None and abs(left) <= ROUNDING * abs(mean) else left
+            cells += [_cell(row.get("in_file"), show), _cell(left, show, signed=True)]
+        why = [
+            f"    {word} ({_cell(by, show, signed=True)})" for word, by in row["differs"].items()
+        ]
+        first = [row["quantity"]] if row["tool"] == HARNESS else []
+        cells = ["\n" * len(first) + cell for cell in cells]
+        made.add_row("\n".join([*first, f"  {row['id']}", *why]), *cells)
     return made
 
 

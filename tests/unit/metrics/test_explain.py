@@ -192,6 +192,26 @@ def test_a_file_alone_says_what_its_numbers_are(
     assert "GuideLLM's the smallest sample that reaches" in " ".join(printed.split())
 
 
+def test_the_table_cuts_no_number_in_a_narrow_terminal_and_tells_no_rounding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = write_run(tmp_path / "run", late_and_failed())
+    assert export([str(folder), "--to", "vllm"]) == 0
+    file = json.loads((folder / "vllm.json").read_text())
+    (folder / "vllm.json").write_text(json.dumps(file | {"mean_e2el_ms": 1e3}))
+    capsys.readouterr()
+    found = explained(folder, str(folder / "vllm.json"))
+    said = capsys.readouterr().out
+    assert "…" not in said
+    assert "counts from the sending" in " ".join(said.split())
+    ttft, e2el = (found[f"vllm {name}_ms"] for name in ("ttft", "e2el"))
+    lines = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
+    assert lines["vllm/ttft_ms"][-4:] == ["250", "ms", "0", "s"]
+    assert abs(ttft["left"]) < 1e-12
+    assert lines["vllm/e2el_ms"][-2:] == [f"+{1e3 * e2el['left']:.0f}", "ms"]
+
+
 def test_a_json_file_that_cannot_be_written_keeps_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
