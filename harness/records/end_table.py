@@ -89,7 +89,7 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     for name, what in slo_lines(summary):
         grid.add_row(name, escape(what))
     for name, what in other_lines(summary):
-        grid.add_row(name, what)
+        grid.add_row(name, escape(what))
     grid.add_row("workload", escape("; ".join(workload_lines(manifest["dataset"]))))
     grid.add_row("from", origin(manifest))
     if said := simulator([manifest]):
@@ -157,7 +157,19 @@ def other_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         *smoothness_lines(summary),
         *steady_lines(summary),
         *device_lines(summary),
+        *fault_lines(summary),
     ]
+
+
+def fault_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What was done to the run on purpose."""
+    told = [
+        f"{each['fault']} of {each['planned']} ({each['instance']})"
+        + ("" if each["struck"] else f", which did not strike: {each['why_not']}")
+        for each in summary.get("faults", ())
+    ]
+    if told:
+        yield "faults", f"on purpose: {'; '.join(told)}"
 
 
 def closed_loop_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

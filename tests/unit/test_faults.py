@@ -17,6 +17,7 @@ from harness.clock import WallLoop
 from harness.device.processes import Processes, below
 from harness.engine.far_victims import FarNode
 from harness.errors import UsageError
+from harness.records.end_table import fault_lines, other_lines
 from harness.records.record import Recorder
 from harness.records.run_folder import FinishedRun
 from harness.running.faults import Faults, Kill, striking
@@ -73,6 +74,16 @@ def test_a_slow_instance_computes_a_share_of_what_it_does_alone(tmp_path: Path) 
     assert fault["end_s"] == pytest.approx(30)
     before, now = (steps(run, 10, 30) for run in (alone, slow))
     assert 0.1 * before < now < 0.5 * before  # requests pile up, and steps become longer
+    told = ("faults", "on purpose: stall of instance 0 at 10 s, 4 times as slow (sim-0)")
+    assert told in other_lines(slow.summary)
+    assert not [*fault_lines(alone.summary)]
+
+
+def test_table_and_report_tell_a_fault_that_did_not_strike() -> None:
+    fault = {"fault": "kill", "planned": "instance 1 at 5 s", "instance": "vllm-1"}
+    missed = fault | {"struck": False, "why_not": "it had ended"}
+    told = "on purpose: kill of instance 1 at 5 s (vllm-1), which did not strike: it had ended"
+    assert [*fault_lines({"faults": [missed]})] == [("faults", told)]
 
 
 def steps(run: FinishedRun, start_s: float, end_s: float) -> int:
