@@ -53,8 +53,9 @@ def write_import(result: Result, file: Path, sha256: str, out: Path) -> None:
         events=(), num_devices=None, wall_s=0.0, simulated=result.simulated, stall_s=STALL_S,
     )  # fmt: skip
     reason = f"imported from {result.tool}: whether its client was late is not known"
-    lacking = [*notes(result)]
-    summary["verdict"] = {"status": "NOT JUDGED", "reasons": [reason], "notes": lacking}
+    summary["verdict"] = {"status": "NOT JUDGED", "reasons": [reason]}
+    if lacking := [*notes(result)]:
+        summary["verdict"] |= {"noted": ["not in the file"], "notes": lacking}
     try:
         json.dumps(summary, allow_nan=False)
     except ValueError as error:

@@ -95,6 +95,7 @@ def test_an_import_says_whose_it_is_and_is_never_valid(tmp_path: Path) -> None:
     assert len(run.manifest["imported"]["sha256"]) == 64
     assert run.summary["verdict"]["status"] == "NOT JUDGED"
     assert any("scheduled arrivals" in note for note in run.summary["verdict"]["notes"])
+    assert run.summary["verdict"]["noted"] == ["not in the file"]
     assert run.summary["tbt_s"]["num_samples"] == 70 * 19
     ours = FinishedRun.load(tmp_path).summary
     sent = ours["ttft_sent_anchored_s"]["mean"]
