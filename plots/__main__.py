@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.configuration.command_line import ends_in_order
+from harness.errors import UsageError
 from plots import (
     bench_engine,
     bench_sim,
@@ -65,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     by = "another key of the sweep: one line for each value"
     swept.add_argument("--by", metavar="KEY", help=by)
     swept.add_argument("--out", type=Path, metavar="FILE", help="default: beside CSV, with .png")
-    swept.set_defaults(made=lambda c: [sweep.draw(c.table, c.x, c.y, c.by, c.out)])
+    swept.set_defaults(made=lambda c: [sweep.draw(c.table, c.x, c.y, c.by, _in_a_folder(c.out))])
     for name, (what, draw, folder) in OF_FOLDERS.items():
         one = commands.add_parser(name, help=what)
         one.add_argument("folder", nargs="?", type=Path, default=folder, help="%(default)s")
@@ -78,8 +79,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compared(chosen: argparse.Namespace) -> Iterator[Table | Path]:
+    out = _in_a_folder(chosen.out) or chosen.runs[0].resolve().parent / "compare.png"
     yield compare.table(chosen.runs)
-    yield compare.draw(chosen.runs, chosen.out or chosen.runs[0].resolve().parent / "compare.png")
+    yield compare.draw(chosen.runs, out)
+
+
+def _in_a_folder(out: Path | None) -> Path | None:
+    """`out`, before anything is drawn. UsageError where its folder is missing."""
+    if out is not None and not out.absolute().parent.is_dir():
+        raise UsageError(f"--out {out}: there is no folder {out.parent}")
+    return out
 
 
 def _scaled(chosen: argparse.Namespace) -> Iterator[Table | Path]:

@@ -184,13 +184,24 @@ def test_compare_refuses_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFi
     assert "is not a complete run's folder" in capsys.readouterr().err
 
 
+def test_a_missing_folder_is_told_before_anything_is_printed_or_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = str(write_run(tmp_path / "run", steady(20))), tmp_path / "none" / "figure.png"
+    assert main(["compare", path, path, "--out", str(out)]) == 2
+    told = capsys.readouterr()
+    assert told.err == f"error: --out {out}: there is no folder {out.parent}\n"
+    assert not told.out
+
+
 def test_a_figure_that_cannot_be_written_is_told_in_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_run(tmp_path / "run", steady(5))
-    out = tmp_path / "no such folder" / "figure.png"
+    out = tmp_path / "figure.png"
+    out.mkdir()
     assert main(["compare", str(path), "--out", str(out)]) == 1
-    assert f"error: cannot write {out}: No such file or directory" in capsys.readouterr().err
+    assert f"error: cannot write {out}: Is a directory" in capsys.readouterr().err
 
 
 def test_config_hash_sees_values_and_not_their_order() -> None:
