@@ -1,17 +1,17 @@
 """How fast each system is simulated: CPU seconds of the run's loop, at 0.8 of what the instances
 can serve, and with all requests in the queue at once.
 
-    python -m tests.benchmarks.bench_loops SYSTEM [REQUESTS …]
+    python -m tests.benchmarks.bench_loops SYSTEM [0.8|queued [REQUESTS …]]
 
 ShareGPT's lengths and Poisson arrivals. Prints a JSON line for each number of requests and load,
-the least of two runs, or one of 50,000 requests; `make bench-sim` runs each system in a process of
-its own.
+the least of two runs, or one of 50,000 requests and more; `make bench-sim` runs each system in a
+process of its own.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +25,9 @@ from harness.running import serve
 from harness.running.prepare import prepare
 from tests.running import composed
 
-SIZES = (1_000, 4_000, 16_000, 50_000)
+SIZES = {  # requests
+    "0.8": (4_000, 10_000, 100_000, 1_000_000), "queued": (1_000, 4_000, 10_000, 50_000),
+}  # fmt: skip
 LARGE = 50_000  # so many requests or more: one run
 AT_ONCE_PER_S = 1e5  # so that the queue is as long as the schedule
 FOUR = ("hardware=a100x1", "hardware.num_devices=4", "model=llama2-7b")
@@ -105,12 +107,15 @@ def measured(system: str, num_requests: int, *, at_once: bool) -> dict[str, Any]
 
 
 def main() -> None:
-    system, *sizes = sys.argv[1:] or [""]
-    if system not in LOOPS:
-        sys.exit(f"name one of: {', '.join(LOOPS)}")
-    for num_requests in map(int, sizes or SIZES):
-        for at_once in (False, True):
-            print(json.dumps(measured(system, num_requests, at_once=at_once)), flush=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("system", choices=LOOPS)
+    parser.add_argument("load", nargs="?", choices=SIZES)
+    parser.add_argument("requests", nargs="*", type=int)
+    asked = parser.parse_args()
+    for load in [asked.load] if asked.load else SIZES:
+        for num_requests in asked.requests or SIZES[load]:
+            made = measured(asked.system, num_requests, at_once=load == "queued")
+            print(json.dumps(made), flush=True)
 
 
 if __name__ == "__main__":
