@@ -28,7 +28,7 @@ def earlier(version: str, root: Path) -> pd.DataFrame:
     is neither, or that has no claims.csv yet."""
     if Path(version).is_file():
         return read(Path(version), NEEDED)
-    command = ["git", "show", f"{version}:{CSV}"]
+    command = ["git", "show", "--end-of-options", f"{version}:{CSV}", "--"]  # no path, as "[" is
     known = "\0" not in version  # which no program takes
     if known:
         shown = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

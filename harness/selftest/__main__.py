@@ -47,7 +47,7 @@ def chosen_of(numbers: Sequence[str]) -> list[Conformance]:
     for word in numbers:
         first, _, last = word.partition("-")
         ends = [int(each) if each.isdecimal() else 0 for each in (first, last or first)]
-        if not {*ends} <= {*known}:
+        if not {*ends} <= {*known} or ends[0] > ends[1]:
             raise UsageError(f"--only {word} is no test; valid: {known[0]} to {known[-1]}")
         wanted |= {*range(ends[0], ends[1] + 1)}
     return [each for each in TESTS if not wanted or each.number in wanted]
