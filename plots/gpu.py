@@ -16,6 +16,7 @@ from harness.files import read_json
 from plots.caption import caption
 from plots.style import PALETTE, figure, log_scale, save
 
+ATTENTIONS = ("torch", "flashinfer")
 COLOURS = {"passed": PALETTE[2], "failed": PALETTE[3], "skipped": "0.8"}  # of a step's status
 
 
@@ -39,9 +40,14 @@ def _decode(axes: Axes, made: Mapping[str, Any] | None) -> None:
     if made is None:
         return
     axes.set_title(f"A decode step: {made['model']}, {made['context_tokens']} tokens of context")
-    numbers = [row["num_requests"] for row in made["steps"]]
-    for name, label in (("step_s", "measured"), ("floor_s", "reading weights and KV once")):
-        axes.plot(numbers, [1e3 * row[name] for row in made["steps"]], "o-", ms=4, label=label)
+    rows = made["steps"]
+    lines = {name: [row for row in rows if row["attention"] == name] for name in ATTENTIONS}
+    for name, of_name in lines.items():
+        numbers = [row["num_requests"] for row in of_name]
+        axes.plot(numbers, [1e3 * row["step_s"] for row in of_name], "o-", ms=4, label=name)
+    numbers = [row["num_requests"] for row in lines["torch"]]
+    floor_ms = [1e3 * row["floor_s"] for row in lines["torch"]]
+    axes.plot(numbers, floor_ms, "--", color="0.3", label="reading weights and KV once")
     log_scale(axes, "x")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=7)

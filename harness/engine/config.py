@@ -47,7 +47,7 @@ class TorchElasticConfig:
 @dataclass(kw_only=True, slots=True)
 class TorchConfig:
     device: str  # auto, cpu or cuda
-    attention: str  # auto, torch or vllm: whose kernels; auto is torch today
+    attention: str  # auto, torch, vllm or flashinfer: whose kernels; auto is torch today
     block_tokens: int
     num_kv_blocks: int | None  # per instance; null: as many as the memory below holds
     memory_fraction: float  # of a GPU's memory, for weights and KV of all its instances

@@ -1,7 +1,7 @@
 """What a step needs of its kernels: the seam behind `engine.attention`.
 
-`torch_kernels.py` and `vllm_kernels.py` have it; `attention_choice.py` says which one a run gets.
-Everything else of the engine sees these protocols alone.
+`torch_kernels.py`, `vllm_kernels.py` and `flash_kernels.py` have it; `attention_choice.py` says
+which one a run gets. Everything else of the engine sees these protocols alone.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from harness.model_spec import ModelSpec
 class TorchKernels:
     """Answers `Kernels`."""
 
-    name = "torch"
+    name: str = "torch"
 
     def __init__(self, spec: ModelSpec, device: torch.device) -> None:
         self._epsilon, self._device = spec.rms_norm_eps, device

@@ -1,4 +1,5 @@
-"""How long a decode step of a model takes on a GPU, and how long its bytes alone would.
+"""How long a decode step of a model takes on a GPU, and how long its bytes alone would, with each
+attention that is installed.
 
     python -m tests.gpu.decode --model llama3.1-8b --hardware h100x1 --json decode.json
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -51,23 +53,29 @@ def step_s(runner: Runner, device: torch.device, num_requests: int) -> float:
     return median(b - a for a, b in pairwise(times_s[4:]))
 
 
+def attentions() -> list[str]:
+    return ["torch", *(["flashinfer"] if find_spec("flashinfer") else [])]
+
+
 def measure(spec: ModelSpec, hardware: str) -> dict[str, Any]:
     device = pick_device("auto", 0)
-    kernels = kernels_of("auto", spec, device)
-    layers = LoadedLayers(spec, device, kernels.linear)
+    layers = LoadedLayers(spec, device, kernels_of("torch", spec, device).linear)
     num_blocks = max(REQUESTS) * -(-(CONTEXT + STEPS) // BLOCK_TOKENS)
     cache = new_cache(spec, num_blocks, BLOCK_TOKENS, device)
-    decoder = TransformerDecoder(spec, layers.ends, kernels)
-    runner = Runner(spec, decoder, layers.on_device, cache, device)
+    runners = {}
+    for attention in attentions():
+        decoder = TransformerDecoder(spec, layers.ends, kernels_of(attention, spec, device))
+        runners[attention] = Runner(spec, decoder, layers.on_device, cache, device)
     bytes_per_s = zoo.hardware(hardware).memory_bandwidth_bytes_per_s
     return {
         "model": spec.name, "dtype": spec.dtype, "device": device_name(device),
         "torch": torch.__version__, "context_tokens": CONTEXT, "num_steps": STEPS,
         "steps": [
             {
-                "num_requests": n, "step_s": step_s(runner, device, n),
+                "attention": attention, "num_requests": n, "step_s": step_s(runner, device, n),
                 "floor_s": floor_s(spec, n, bytes_per_s),
             }
+            for attention, runner in runners.items()
             for n in REQUESTS
         ],
     }  # fmt: skip
@@ -83,8 +91,8 @@ def main() -> None:
     chosen.json.write_text(json.dumps(found, indent=1) + "\n")
     for row in found["steps"]:
         print(
-            f"{row['num_requests']:3} requests: {row['step_s'] * 1e3:.2f} ms a step, "
-            f"{row['floor_s'] * 1e3:.2f} ms to read the bytes"
+            f"{row['attention']}, {row['num_requests']:3} requests: {row['step_s'] * 1e3:.2f} ms "
+            f"a step, {row['floor_s'] * 1e3:.2f} ms to read the bytes"
         )
 
 

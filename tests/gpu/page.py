@@ -52,11 +52,12 @@ def _decode(made: Mapping[str, Any] | None) -> list[str]:
         return []
     head = f"{made['model']}, {made['dtype']}, {made['context_tokens']} tokens of context"
     rows = [
-        f"| {row['num_requests']} | {row['step_s'] * 1e3:.2f} | {row['floor_s'] * 1e3:.2f} |"
+        f"| {row['attention']} | {row['num_requests']} "
+        f"| {row['step_s'] * 1e3:.2f} | {row['floor_s'] * 1e3:.2f} |"
         for row in made["steps"]
     ]
-    columns = "| requests | ms a step | ms to read weights and KV once |"
-    return ["", f"## A decode step: {head}", "", columns, "|---|---|---|", *rows]
+    columns = "| attention | requests | ms a step | ms to read weights and KV once |"
+    return ["", f"## A decode step: {head}", "", columns, "|---|---|---|---|", *rows]
 
 
 def _runs(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:

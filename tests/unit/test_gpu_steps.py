@@ -114,7 +114,7 @@ def test_the_page_tells_where_what_and_how_fast(tmp_path: Path) -> None:
     (tmp_path / "decode").mkdir()
     decode = {
         "model": "m", "dtype": "bfloat16", "context_tokens": 512,
-        "steps": [{"num_requests": 16, "step_s": 0.0069, "floor_s": 0.0045}],
+        "steps": [{"attention": "torch", "num_requests": 16, "step_s": 0.0069, "floor_s": 0.0045}],
     }  # fmt: skip
     (tmp_path / "decode" / "decode.json").write_text(json.dumps(decode))
     facts = {
@@ -125,7 +125,7 @@ def test_the_page_tells_where_what_and_how_fast(tmp_path: Path) -> None:
     told = page(made)
     assert "NVIDIA H200 (driver 580); torch 2.13.0; revision abc, with uncommitted changes" in told
     assert "| one | whether it does | passed |" in told
-    assert "| 16 | 6.90 | 4.50 |" in told
+    assert "| torch | 16 | 6.90 | 4.50 |" in told
     assert "| one | VALID | 9 of 10 | 10.0 | 20.0 |  |" in told
     skipped = result(step("", num_gpus=2), tmp_path / "two")
     made = collected(facts, [one, skipped], tmp_path)

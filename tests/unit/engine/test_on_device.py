@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib.util import find_spec
 from tempfile import TemporaryFile
 
 import pytest
@@ -41,8 +42,8 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return pick_device(request.param, 0)
 
 
-def runner_on(spec: ModelSpec, device: torch.device) -> Runner:
-    kernels = kernels_of("torch", spec, device)
+def runner_on(spec: ModelSpec, device: torch.device, attention: str = "torch") -> Runner:
+    kernels = kernels_of(attention, spec, device)
     layers = LoadedLayers(spec, device, kernels.linear)
     decoder = TransformerDecoder(spec, layers.ends, kernels)
     return Runner(spec, decoder, layers.on_device, new_cache(spec, 64, 8, device), device)
@@ -147,3 +148,21 @@ def test_the_kv_of_a_chunk_that_samples_nothing_is_there_for_another_stream(
         assert seen.wait(60)
         caches.append(torch.stack(copied))
     torch.testing.assert_close(*caches, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.gpu
+@NO_GPU
+@pytest.mark.skipif(find_spec("flashinfer") is None, reason="needs FlashInfer")
+def test_flashinfer_attends_as_torch_does_in_half_precision() -> None:
+    spec = replace(SPEC, head_dim=64, dtype="bfloat16")
+    on = pick_device("cuda", 0)
+    found = []
+    for attention in ("torch", "flashinfer"):
+        runner = runner_on(spec, on, attention)
+        list(runner.steps(BatchWork([Chunk(0, 30, False)], [], PROMPT[:30], [BLOCKS]), 1))
+        with torch.inference_mode():
+            work = BatchWork([Chunk(30, len(PROMPT) - 30, True)], [], PROMPT[30:], [BLOCKS])
+            step, _ = runner.step(work, runner.attention(work))
+            ids = torch.tensor(PROMPT[30:], device=on)
+            found.append(runner.forward(runner.embed(ids, step), step, 0, spec.num_layers).float())
+    torch.testing.assert_close(*found, atol=0.05, rtol=0.05)

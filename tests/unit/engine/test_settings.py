@@ -55,7 +55,7 @@ def test_models_that_the_engine_cannot_run_are_refused() -> None:
 
 def test_an_unknown_choice_of_attention_is_refused_with_the_valid_ones() -> None:
     with pytest.raises(
-        UsageError, match=r"engine\.attention=flash is unknown; valid: auto, torch, vllm$"
+        UsageError, match=r"engine\.attention=flash is unknown; valid: auto, torch, vllm, flashinfer$"
     ):
         build_engine("engine.attention=flash")
 
