@@ -15,8 +15,9 @@ from tests.cuda_questions import ROOT, questions, sources
 
 STAND_INS = (
     "tests/unit/engine/test_cuda.py", "tests/unit/engine/test_cuda_steps.py",
-    "tests/unit/engine/test_gpu_tensors.py", "tests/unit/engine/test_nixl_memory.py",
-    "tests/unit/engine/test_settings.py", "tests/unit/engine/test_ray_launcher.py",
+    "tests/unit/engine/test_flash_kernels.py", "tests/unit/engine/test_gpu_tensors.py",
+    "tests/unit/engine/test_nixl_memory.py", "tests/unit/engine/test_settings.py",
+    "tests/unit/engine/test_ray_launcher.py",
     "tests/unit/aqua/test_staging.py", "tests/unit/aqua/test_device_region.py",
     "tests/unit/drivers/test_vllm_values.py", "tests/unit/drivers/test_vllm_on_gpus.py",
     "tests/unit/test_device_lock.py",

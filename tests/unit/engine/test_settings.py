@@ -54,9 +54,8 @@ def test_models_that_the_engine_cannot_run_are_refused() -> None:
 
 
 def test_an_unknown_choice_of_attention_is_refused_with_the_valid_ones() -> None:
-    with pytest.raises(
-        UsageError, match=r"engine\.attention=flash is unknown; valid: auto, torch, vllm, flashinfer$"
-    ):
+    told = r"engine\.attention=flash is unknown; valid: auto, torch, vllm, flashinfer$"
+    with pytest.raises(UsageError, match=told):
         build_engine("engine.attention=flash")
 
 
