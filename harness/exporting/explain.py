@@ -176,6 +176,7 @@ def shown(found: Sequence[Mapping[str, Any]], title: str) -> Table:
 
 def shown_alone(found: Sequence[Mapping[str, Any]], title: str) -> Table:
     made = numbers_table("quantity", ["in the file"], title=title, caption=PERCENTILES)
+    made.columns[0].overflow = "fold"
     for name in ("by its", "counts from", "requests", "one sample", "window"):
         made.add_column(name, overflow="fold")
     for row in found:

@@ -22,6 +22,7 @@ from harness.records.run_table import (
     ends_of,
     numbers_table,
     origin,
+    runs_table,
     share,
     simulator,
     title,
@@ -51,7 +52,9 @@ def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
 
 def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
     """The most requested models."""
-    table = numbers_table("model", MODEL_COLUMNS, title="by model: means, SLO attainment, goodput")
+    title = "by model: n requests, means, SLO attainment, goodput"
+    table = runs_table(title, "model", ("n", *MODEL_COLUMNS[1:]), min_width=10)
+    table.padding = 0  # ten columns of whole numbers go into a narrow terminal
     for name, *numbers in islice(model_rows(models), MAX_MODELS):
         table.add_row(escape(name), *numbers)
     if len(models) > MAX_MODELS:

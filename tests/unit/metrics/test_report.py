@@ -84,6 +84,27 @@ def test_numbers_within_the_clients_certified_error_are_grey_and_named(tmp_path:
     assert within_error(run.summary, run.manifest | {"certificate": errors}) == {"ttft_s": ["p50"]}
 
 
+def test_the_table_of_models_cuts_neither_names_nor_numbers_in_a_narrow_terminal(
+    tmp_path: Path,
+) -> None:
+    service = steady(40)
+    for i, request in enumerate(service.requests):
+        request.model = f"model-of-a-long-name-{i % 2}"
+    run = FinishedRun.load(write_run(tmp_path, service))
+    for row in run.summary["models"].values():  # each as wide as it can be
+        row |= {"num_requests": 123_456, "goodput_per_s": 0.0123}
+        row["ttft_s"]["mean"] = row["e2e_s"]["mean"] = 0.01234
+        row["slo_attainment"] = dict.fromkeys(row["slo_attainment"], 1.0)
+    text = printed(end_table(run.summary, run.manifest), width=80)
+    table = text.partition("by model:")[2].partition("\nrequests")[0]
+    assert "…" not in table
+    names = "".join(line[1:11].strip() for line in table.splitlines())
+    for name in run.summary["models"]:
+        assert name in names
+    for words in ("123,456", "12.3 ms", "100.0%", "0.0123"):
+        assert table.count(words) >= 2
+
+
 def test_end_table_shows_models_and_switches_where_instances_are_shared(tmp_path: Path) -> None:
     service = steady(40)
     for i, request in enumerate(service.requests):
