@@ -110,7 +110,8 @@ def measure(chosen: argparse.Namespace, console: Console) -> None:
     from harness.calibrate import measure as torch_engine
     from harness.calibrate import measure_vllm
 
-    local = "local_vllm" if chosen.engine == "vllm" else "local_gpu" if chosen.hardware else "local"
+    local = "local_vllm" if chosen.engine == "vllm" else "local"
+    local += "_gpu" if chosen.hardware else ""
     chosen.out = chosen.out or zoo.CONF / "hardware" / f"{local}.yaml"
     writable_file(chosen.out, "--out")
     if chosen.engine == "vllm":
@@ -127,7 +128,7 @@ def measure(chosen: argparse.Namespace, console: Console) -> None:
 
 def refuse_torchs(chosen: argparse.Namespace) -> None:
     """UsageError for what a vLLM server would not be told."""
-    for name in ("repeats", "num_threads", "hardware"):
+    for name in ("repeats", "num_threads"):
         if getattr(chosen, name) is not None:
             option = f"--{name.replace('_', '-')} {getattr(chosen, name)}"
             raise UsageError(f"{option} is of --engine torch alone: leave it out")
@@ -185,9 +186,9 @@ def calibrate_parser() -> argparse.ArgumentParser:
     add("--num-requests", type=int, default=100, metavar="N", help=per_load)
     threads = "CPU threads, torch alone (all cores but one)"
     add("--num-threads", type=int, metavar="N", help=threads)
-    gpu = "profile of this machine's GPU, torch alone, e.g. h100x1; without it, the CPU"
+    gpu = "profile of this machine's GPU, e.g. h100x1; without it, the CPU"
     add("--hardware", metavar="NAME", help=gpu)
-    outs = "local.yaml for a CPU, local_gpu.yaml for a GPU, local_vllm.yaml for vLLM"
+    outs = "local.yaml for a CPU, local_gpu.yaml for a GPU, local_vllm(_gpu).yaml for vLLM"
     out = f"profile to write; default, in conf/hardware: {outs}"
     add("--out", type=Path, metavar="FILE", help=out)
     return made

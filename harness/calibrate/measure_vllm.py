@@ -4,7 +4,8 @@ The synthetic mixes and loads of `harness.calibrate.serving` go through the stre
 server; `harness.calibrate.lockstep` rebuilds its iterations from the tokens' times. Their gaps
 give the terms of the measured model; what the first token of a prompt that came alone takes
 beyond its iteration is the API's path. The law for other models is fitted to these terms over a
-grid. Peaks and links are those of the local profile, measured with engine=torch.
+grid. Peaks and links are those of the local profile, measured with engine=torch, or on a GPU of the
+profile that `--hardware` names.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from harness.calibrate import zoo
 from harness.calibrate.conf_files import TEMPLATES, yaml_text
 from harness.calibrate.fit import fit_iterations, fit_law, served_errors
 from harness.calibrate.lockstep import Budget, Stream, alone, iterations, misplaced, timeline, works
-from harness.calibrate.machine import CPU, as_cells, measured_on, score_lines
+from harness.calibrate.machine import CPU, as_cells, base, check_device, measured_on, score_lines
 from harness.calibrate.measure import grid, served_scores
 from harness.calibrate.profiles import Floats
 from harness.calibrate.serving import Iterations, Phase, Work, play_all, running, schedules
@@ -32,9 +33,10 @@ from harness.configuration.config import build
 from harness.cost.hardware import Calibration, Hardware, StepCoefficients, pair_key
 from harness.cost.law import coefficients
 from harness.cost.terms import mixed_s
-from harness.errors import RunError, UsageError
+from harness.errors import RunError
 from harness.files import write_text
 from harness.model_spec import ModelSpec
+from harness.records.gpu_monitor import devices
 from harness.records.record import Recorder, TokenRecord
 
 MISPLACED = 0.05  # of all tokens; with more the streams do not tick together
@@ -54,7 +56,9 @@ class Seen:
 def profile(chosen: Namespace, console: Console) -> None:
     """Measures a server of a model, fits, and writes `chosen.out`. Lengths x batches: the law's."""
     spec = zoo.model(zoo.model_name(chosen.model))
-    hardware = zoo.hardware("local")
+    hardware = base(chosen.hardware)
+    if not devices():
+        check_device(hardware, CPU)
     cells = grid(spec, chosen.lengths, chosen.batches)
     records, server = serve(spec, hardware, schedules(chosen.num_requests), console)
     seen = rebuild(records, Budget(server["max_num_seqs"], server["max_num_batched_tokens"]))
@@ -63,7 +67,7 @@ def profile(chosen: Namespace, console: Console) -> None:
     score = served_scores(served_errors(terms, 0.0, seen.iterations), seen.iterations)
     show(console, score, "iterations of the server")
     console.print(f"API, there and back: {1000 * found.path_s:.1f} ms")
-    write_text(chosen.out, local_vllm_yaml(found, spec, server, seen, score))
+    write_text(chosen.out, local_vllm_yaml(found, spec, hardware, server, seen, score))
     console.print(f"wrote {chosen.out}", soft_wrap=True)
 
 
@@ -76,14 +80,12 @@ def serve(
     del scheduler["_target_"]
     recorder = Recorder([request for requests, _ in phases for request in requests])
     announce = partial(console.print, markup=False, highlight=False)
-    started = running(engine, spec, hardware, recorder, scheduler=scheduler, announce=announce)
+    one = replace(hardware, num_devices=1)
+    started = running(engine, spec, one, recorder, scheduler=scheduler, announce=announce)
     with started as (cluster, loop):
         resolved = engine.resolved()
-        if set(resolved["devices"]) != {CPU}:
-            raise UsageError(
-                f"the server runs on {', '.join(resolved['devices'])}: --engine vllm profiles a "
-                "server on a CPU only, as the other constants that it writes are a CPU's"
-            )
+        (device,) = set(resolved["devices"])  # of one server without ranks
+        check_device(hardware, device)
         for requests, seconds in play_all(phases, cluster, loop, recorder):
             console.print(f"{len(requests)} requests in {seconds:.1f} s")
     for record in recorder.records.values():
@@ -91,7 +93,7 @@ def serve(
             raise RunError(f"a request of the calibration {record.status}: {record.error}")
     (server,) = resolved["servers"].values()
     records = [[recorder.records[r.request_id] for r in requests] for requests, _ in phases]
-    return records, server | {"vllm_version": resolved["vllm_version"]}
+    return records, server | {"vllm_version": resolved["vllm_version"], "device": device}
 
 
 def rebuild(phases: Iterable[Sequence[TokenRecord]], budget: Budget) -> Seen:
@@ -144,16 +146,27 @@ def fit(seen: Seen, prior: StepCoefficients) -> tuple[StepCoefficients, float]:
     return terms, max(0.0, float(middle))
 
 
+def values_of(found: Calibration, hardware: Hardware) -> dict[str, Any]:
+    """What is written: of a GPU all of its profile, whose other measured models are no server's."""
+    if hardware.device == CPU:
+        return {"name": "local_vllm", "calibration": asdict(found)}
+    source = f"{hardware.source}; calibration measured"
+    return asdict(replace(hardware, name="local_vllm_gpu", calibration=found, source=source))
+
+
 def local_vllm_yaml(
-    found: Calibration, spec: ModelSpec, server: Mapping[str, Any], seen: Seen, score: pd.DataFrame
-) -> str:
+    found: Calibration, spec: ModelSpec, hardware: Hardware, server: Mapping[str, Any], seen: Seen,
+    score: pd.DataFrame,
+) -> str:  # fmt: skip
+    """The file's text; `hardware` lends what was not measured."""
     return page(
         TEMPLATES / "local_vllm.yaml",
+        base=hardware.name,
         version=server["vllm_version"],
         model=spec.name,
-        where=measured_on(),
+        where=measured_on(server["device"]),
         num_placed=seen.num_tokens - seen.num_misplaced,
         num_tokens=seen.num_tokens,
         scores=score_lines(score, "iterations"),
-        values=yaml_text({"calibration": asdict(found)}),
+        values=yaml_text(values_of(found, hardware)),
     )

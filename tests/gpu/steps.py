@@ -43,10 +43,10 @@ POOL = (
 )  # fmt: skip
 
 STEPS = (
-    Step("contract", "devices and systems keep the contracts of tests/contract", 240,
+    Step("contract", "devices and systems keep the contracts of tests/contract", 180,
          (*PYTEST, "-m", "live", "tests/contract")),
     Step("tokens", "tokens equal transformers', and those of an undisturbed run; copies are whole",
-         240, (*PYTEST, "tests/unit/engine/test_on_device.py",
+         170, (*PYTEST, "tests/unit/engine/test_on_device.py",
                "tests/integration/test_torch_engine.py", "tests/integration/test_torch_batches.py",
                "tests/integration/test_torch_pool.py")),
     Step("region", "two processes share a GPU's memory by a CUDA IPC handle", 90,
@@ -54,6 +54,9 @@ STEPS = (
     Step("calibrate", f"conf/hardware/local_gpu.yaml, a profile of this GPU with {MODEL}", 180,
          ("-m", "harness", "calibrate", "measure", "--model", MODEL, "--hardware",
           "{hardware}")),
+    Step("calibrate_server", "conf/hardware/local_vllm_gpu.yaml, the same of a vLLM server", 150,
+         ("-m", "harness", "calibrate", "measure", "--engine", "vllm", "--model", MODEL,
+          "--num-requests", "40", "--hardware", "{hardware}"), needs="vllm"),
     Step("decode", f"a decode of {LARGE} with 1, 16 and 64 requests, beside reading its bytes",
          120, ("-m", "tests.gpu.decode", "--model", LARGE, "--hardware", "{hardware}",
                "--json", "{out}/decode.json")),
@@ -82,7 +85,7 @@ STEPS = (
          ("-m", "harness", "+system=vllm", "+workload=burstgpt", "engine=vllm",
           f"model={MODEL}", "hardware={hardware}", "workload.num_requests=60", "tracking=none",
           "figure=null", "progress=false", "hydra.run.dir={out}/run"), needs="vllm"),
-    Step("parity", f"the simulator beside live runs of {MODEL}", 240,
+    Step("parity", f"the simulator beside live runs of {MODEL}", 220,
          ("-m", "harness", "fidelity", "--model", MODEL, "--hardware", "{hardware}",
           "--workloads", "azure_conv", "--loads", "0.3", "0.9", "--num-requests", "200",
           "--passes", "1", "--no-calibrate", "--runs", "{out}/runs", "--out", "{out}")),

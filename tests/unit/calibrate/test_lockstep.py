@@ -93,7 +93,8 @@ def test_the_profile_that_is_written_is_the_local_one_with_the_servers_times(
     found = calibration(seen, MODEL, replace(server, name="local"), [(16, 1), (64, 4), (256, 8)])
     (terms,) = found.measured.values()
     score = served_scores(served_errors(terms, 0.0, seen.iterations), seen.iterations)
-    text = local_vllm_yaml(found, MODEL, {"vllm_version": "0.32.0"}, seen, score)
+    told = {"vllm_version": "0.32.0", "device": "cpu"}
+    text = local_vllm_yaml(found, MODEL, zoo.hardware("local"), told, seen, score)
     node, local = OmegaConf.create(text), zoo.node("hardware/local.yaml")
     assert node.pop("defaults") == ["local", "_self_"]
     profile: Hardware = typed(plain(OmegaConf.merge(local, node)), Hardware, "hardware")
@@ -102,6 +103,24 @@ def test_the_profile_that_is_written_is_the_local_one_with_the_servers_times(
     assert profile.calibration.path_s == pytest.approx(PATH_S, rel=0.1)
     cost, true = CostModel(MODEL, profile), CostModel(MODEL, server)
     assert cost.decode_step(8, 2000)[0] == pytest.approx(true.decode_step(8, 2000)[0], rel=0.05)
+
+
+def test_a_gpus_profile_is_whole_and_has_the_servers_models_alone(
+    phases: list[list[TokenRecord]],
+) -> None:
+    """Those that the public profile measured are of another engine."""
+    seen, h100 = rebuild(phases, BUDGET), zoo.hardware("h100x1")
+    assert h100.calibration.measured
+    found = calibration(seen, MODEL, h100, [(16, 1), (64, 4), (256, 8)])
+    (terms,) = found.measured.values()
+    score = served_scores(served_errors(terms, 0.0, seen.iterations), seen.iterations)
+    told = {"vllm_version": "0.32.0", "device": "NVIDIA H100 80GB HBM3"}
+    text = local_vllm_yaml(found, MODEL, h100, told, seen, score)
+    assert "NVIDIA H100 80GB HBM3 beside" in text
+    profile: Hardware = typed(plain(OmegaConf.create(text)), Hardware, "hardware")
+    assert (profile.name, profile.device) == ("local_vllm_gpu", h100.device)
+    assert list(profile.calibration.measured) == list(found.measured)
+    assert profile.nvlink_bytes_per_s == h100.nvlink_bytes_per_s
 
 
 def delayed(record: TokenRecord, rng: np.random.Generator) -> TokenRecord:

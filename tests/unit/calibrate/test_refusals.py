@@ -123,9 +123,7 @@ def test_coefficients_to_compare_with_are_read_before_fitting(
 
 
 @pytest.mark.usefixtures("nothing_runs")
-@pytest.mark.parametrize(
-    ("option", "value"), [("--repeats", "5"), ("--num-threads", "1"), ("--hardware", "h100x1")]
-)
+@pytest.mark.parametrize(("option", "value"), [("--repeats", "5"), ("--num-threads", "1")])
 def test_what_is_of_our_engine_alone_is_not_ignored_with_vllm(
     option: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +131,16 @@ def test_what_is_of_our_engine_alone_is_not_ignored_with_vllm(
     assert main(["measure", "--engine", "vllm", option, value, *out]) == 2
     assert f"{option} {value} is of --engine torch alone" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_a_servers_gpu_is_refused_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measure_vllm, "devices", list)
+    words = ["--engine", "vllm", "--hardware", "h100x1", "--out", str(tmp_path / "x.yaml")]
+    assert main(["measure", *words]) == 2
+    assert "runs on this machine's cpu: leave --hardware out" in capsys.readouterr().err
 
 
 def predicted(tmp_path: Path, input_len: object, batch: object) -> int:
