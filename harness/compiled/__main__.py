@@ -48,8 +48,7 @@ GROUPS = {
     "vllm": ["systems/baselines/vllm.py"],
     "aegaeon": [
         "systems/aegaeon/decode.py", "systems/aegaeon/estimate.py", "systems/aegaeon/prefill.py",
-        "systems/aegaeon/proxy.py", "systems/aegaeon/quota.py", "systems/aegaeon/scaling.py",
-        "systems/aegaeon/variants.py",
+        "systems/aegaeon/quota.py", "systems/aegaeon/scaling.py", "systems/aegaeon/variants.py",
     ],
     "muxserve": [
         "systems/muxserve/adbs.py", "systems/muxserve/mesh.py", "systems/muxserve/resident.py",
