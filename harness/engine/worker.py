@@ -67,7 +67,7 @@ def _die_with(parent: int) -> None:
         sys.exit(f"worker {os.getpid()}: what started it has ended")
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Has glibc keep what is freed for the next iteration. It gives large pieces back to the kernel
     at once, by default, and an iteration then spends up to two thirds of its time on page faults,
     more or less of it by what happens to lie at the end of the heap."""
@@ -79,7 +79,7 @@ def _keep_freed_memory() -> None:
 def main() -> None:
     given = json.loads(sys.argv[2])
     _die_with(given["parent"])
-    _keep_freed_memory()
+    keep_freed_memory()
     os.nice(BELOW_THE_CLIENT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's to handle
     connection = Connection(socket.socket(fileno=int(sys.argv[1])))

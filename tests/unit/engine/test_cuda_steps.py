@@ -65,7 +65,7 @@ def test_a_worker_is_ready_once_its_memory_is(
     """What the main thread has written is read in streams of others."""
     harness, own = socket.socketpair()
     monkeypatch.setattr("sys.argv", ["worker", str(own.detach()), json.dumps({"parent": 0})])
-    for name in ("_die_with", "_keep_freed_memory", "_beat"):
+    for name in ("_die_with", "keep_freed_memory", "_beat"):
         monkeypatch.setattr(worker, name, lambda *args: None)
     monkeypatch.setattr("os.nice", lambda by: None)
     monkeypatch.setattr("signal.signal", lambda *args: None)
