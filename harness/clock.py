@@ -205,6 +205,7 @@ class Loop:
             try:
                 step._function()
             except BaseException as error:
+                step._armed_id = step._wait_id  # for a later run
                 error.add_note(f"in {step.name!r} at {self.now:.6f} s")
                 raise
 
@@ -245,6 +246,9 @@ class Loop:
             heapq.heappop(timers)
 
     def _close(self) -> None:
+        for step, _ in self._ready:
+            if isinstance(step, Call):
+                step._armed_id = step._wait_id  # it is not called, and may be in a later run
         self._ready.clear()
         self._timers.clear()
         while self._tasks:

@@ -60,7 +60,7 @@ class Device(Protocol):
 
     def copy_out(self, copy: KvCopy, on_end: Callable[[bool], None]) -> None:
         """Begins a copy from device to host, which runs beside `execute`, in a stream of its own.
-        `on_end(True)` is called once the last byte has come."""
+        `on_end(True)` is called once the last byte has come, and not before this returns."""
         ...
 
     def copy_in(self, copy: KvCopy, on_end: Callable[[bool], None]) -> None:

@@ -55,10 +55,7 @@ class PooledKv:
         self._slabs = SlabAllocator(plan.kv_bytes, plan.slab_bytes)
         self._pools: dict[KvShape, SlabPool] = {}
         self._pool_of: dict[str, SlabPool] = {}  # model -> of its shape
-        self._host_pools = {
-            name: host.slabs.pool(host_shape(spec, plan.block_tokens))
-            for name, spec in self.models.items()
-        }
+        self._host_pools: dict[str, Pool] = {}  # model -> of its shape
         self._claimed: dict[int, list[Run]] = {}  # request_id -> room in `host` for its swap-out
         self._refused: tuple[Request, float] | None = None  # whom `claim` refuses, since when
         self._leaving: dict[int, SwappedKv] = {}  # request_id -> its swap-out under way
@@ -78,6 +75,14 @@ class PooledKv:
             pool = self._pool_of[model] = self._pools[shape]
         return pool
 
+    def _host_pool(self, model: str) -> Pool:
+        """The same in the node's host cache."""
+        pool = self._host_pools.get(model)
+        if pool is None:
+            shape = host_shape(self.models[model], self._block_tokens)
+            pool = self._host_pools[model] = self.host.slabs.pool(shape)
+        return pool
+
     def holds(self, request: Request) -> bool:
         """Whether all of the request's KV is on this device, ready to be read."""
         here = request.request_id in self.kv(request.model).held
@@ -86,7 +91,7 @@ class PooledKv:
     def host_has_room(self, prompt: Request) -> bool:
         """Whether the node's host cache has room for all KV of a request that holds none yet."""
         num_blocks = self.kv(prompt.model).blocks_for(prompt.known_tokens)
-        return self.host.has_room(self._host_pools[prompt.model], num_blocks)
+        return self.host.has_room(self._host_pool(prompt.model), num_blocks)
 
     def claim(self, requests: Sequence[Request]) -> bool:
         """Takes room in the node's host cache for the KV that all of `requests` have here, whoever
@@ -121,7 +126,7 @@ class PooledKv:
     def _host_need(self, request: Request) -> tuple[Pool, int]:
         """Blocks of the host cache that the request's KV here takes."""
         num_blocks = self.kv(request.model).held[request.request_id]
-        return self._host_pools[request.model], num_blocks
+        return self._host_pool(request.model), num_blocks
 
     def swap_out(self, request: Request, on_done: Callable[[], None]) -> Event:
         """Begins to move the request's KV to the node's host cache; set, and `on_done` called, once
@@ -145,7 +150,7 @@ class PooledKv:
 
     async def _room_first(self, swap: Swap) -> None:
         request, num_blocks = swap.request, swap.swapped.num_blocks
-        pool = self._host_pools[request.model]
+        pool = self._host_pool(request.model)
         self._copy_out(swap, await self._host_room(request, pool, num_blocks))
 
     def _copy_out(self, swap: Swap, room: list[Run]) -> None:
@@ -337,5 +342,5 @@ class PooledKv:
         self._recorder.event(
             kind, self.name, swap.begun_s, self._loop.now, request_id=request.request_id,
             model=request.model, waited_s=swap.begun_s - swap.asked_s,
-            bytes=swap.swapped.num_blocks * self._host_pools[request.model].block_bytes,
+            bytes=swap.swapped.num_blocks * self._host_pool(request.model).block_bytes,
         )  # fmt: skip

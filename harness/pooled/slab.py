@@ -77,9 +77,8 @@ class SlabAllocator:
         self.num_slabs = capacity_bytes // slab_bytes
         self._free_slabs = list(range(self.num_slabs - 1, -1, -1))  # the next to use last
         self._pools: dict[KvShape, Pool] = {}
-        self._shapes: list[
-            KvShape
-        ] = []  # of those that have had a slab, the first to have one first
+        # Those that have had a slab, in the order of their first.
+        self._shapes: list[KvShape] = []
         self._slabs: list[_Slab | None] = [None] * self.num_slabs  # None: nobody's
         self._peak_slabs = 0
 
@@ -134,7 +133,8 @@ class SlabAllocator:
         return runs
 
     def free(self, runs: list[Run]) -> None:
-        """Gives runs back, and with the last block of a slab the slab. KeyError: not in use."""
+        """Gives runs back, and with the last block of a slab the slab: they may be another's at
+        once, so that the caller is to forget them. KeyError: not in use."""
         for run in runs:
             if not run.used:
                 raise KeyError(f"{run.num_blocks} blocks at {run.at} are given back twice")

@@ -90,7 +90,7 @@ class SimInstance(BaseInstance):
         if self.may_fail:
             interrupt = interrupt or await self._interruptible()
         if compute.busy or compute.booked_until_s > self._loop.now:
-            await compute.enter()
+            await self._enter()
         compute.busy, compute.interrupt, lent_s = True, interrupt, compute.lent_s
         try:
             if batch.chunks or arriving is not None:
@@ -105,6 +105,17 @@ class SimInstance(BaseInstance):
                 compute.leave()
             else:
                 compute.busy = False
+
+    async def _enter(self) -> None:
+        """Waits for its turn. InstanceLost where the device has died meanwhile."""
+        await self.compute.enter()
+        if self.may_fail:
+            try:
+                await self.died()
+            except InstanceLost:
+                self._running = False
+                self.compute.leave()
+                raise
 
     async def _interruptible(self) -> Event:
         """What ends a run of an instance that a fault is planned for. InstanceLost where it has

@@ -37,6 +37,11 @@ def test_a_full_host_cache_leaves_nobody_waiting(engine: str) -> None:
     assert any(event["kind"] == "host_full" for event in served.recorder.events)
 
 
+def test_a_host_slab_that_holds_no_block_hurts_nobody_who_moves_none() -> None:
+    small = ("engine.pool.host_slab_bytes=4096", "engine.pool.host_kv_bytes=4194304")
+    assert set(reasons(serve("serverlessllm", "sim", *small))) == {"completed"}
+
+
 @pytest.mark.parametrize("moment", range(0, 20, 3))
 @pytest.mark.parametrize("system", [(), ("system.variant=artifact",), UNIFIED[1:]])
 def test_no_moment_of_death_leaves_nobody_waiting_either(

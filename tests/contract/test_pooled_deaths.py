@@ -13,7 +13,7 @@ import pytest
 
 from harness.errors import InstanceLost, RunError
 from harness.pooled.device import KvCopy
-from harness.running.faults import Faults, Kill
+from harness.running.faults import Faults, Kill, Stall
 from systems.aegaeon.scaling import Optimisations, Scaler
 from tests.contract.pool_bench import PoolBench
 from tests.contract.test_system import Served, serve
@@ -119,6 +119,19 @@ def test_a_death_before_the_proxy_is_opened_anew_submits_nothing_twice(
     store = (f"system.store.restart_at_s={at_s + 0.0999}", f"system.store.path={tmp_path / 's.db'}")
     served = struck("aegaeon", "sim", *SLOW, *FOUR, *store, kill=(victim,), at_s=at_s)
     assert set(reasons(served)) == {"completed"}
+
+
+@pytest.mark.parametrize(("victim", "at_s"), [(2, 0.5), (0, 0.7), (3, 0.7)])
+def test_an_instance_may_die_while_a_batch_waits_for_it_to_be_stalled_no_longer(
+    victim: int, at_s: float
+) -> None:
+    faults = Faults(
+        kill=[Kill(instance=victim, at_s=at_s)],
+        stall=[Stall(instance=victim, at_s=0.3, for_s=0.5)],
+    )
+    served = serve("aegaeon", "sim", *FOUR, "workload.scale.to_rate_per_s=20", faults=faults)
+    assert set(reasons(served)) == {"completed"}
+    assert_tidy(served)
 
 
 def test_what_a_dead_instance_was_to_save_is_left_to_those_who_have_it() -> None:

@@ -45,6 +45,34 @@ def test_rates_of_flows_that_have_met_before_are_known(monkeypatch: pytest.Monke
     assert len(asked) == 3, "each of the two by itself, and both"
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_that_ends_as_a_flow_begins_or_fails_leaves_the_network_to_the_next(
+    fails: bool,
+) -> None:
+    loop = VirtualLoop()
+    network = Network(loop, cluster())
+
+    def over() -> None:
+        raise ValueError("at its end")
+
+    async def first() -> None:
+        network.send(network.channel(A, C, "kv"), 100, over)
+        if fails:
+            await loop.sleep(10.0)
+
+    async def second() -> float:
+        await network.transfer(A, B, 100, stream="other")
+        return loop.now
+
+    if fails:
+        with pytest.raises(ValueError, match="at its end") as raised:
+            loop.run(first())
+        assert any("network" in note for note in raised.value.__notes__)
+    else:
+        loop.run(first())
+    assert loop.run(second()) == (2.0 if fails else 4.0)
+
+
 def test_gpus_of_a_pcie_switch_share_its_link_to_the_host() -> None:
     host = dram(0)
     alone, other_switch = Send(host, hbm(0, 0), 100), Send(host, hbm(0, 2), 100)
