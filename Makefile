@@ -20,7 +20,7 @@
 # make fidelity         profile this machine, then measure the simulator's error against its engine
 # make fidelity-gpu     the simulator's error against published runs of vLLM on GPUs (two minutes)
 # make faults           what each system does when an instance dies or stalls, live and simulated
-# make bench            output tokens/s of our engine (both kernels, also elastic), vLLM and Hugging Face generate
+# make bench            output tokens/s of our engine (torch's and vLLM's kernels, also elastic), vLLM and Hugging Face generate
 # make bench-sim        the simulator's requests per second
 # make bench-elastic    pipelines, chains of loads and KV exchanges, simulated and live
 # make bench-client     how far the client's P99s are from a server with a known schedule

@@ -30,28 +30,31 @@ def draw(folder: Path) -> Path:
     found = read_json(folder / "bench_engine.json")
     made, (speeds, elastic, shares) = figure(1, 3, width=13, height=4.5)
     _beside_vllm(speeds, found["wall_s"], found["num_threads"])
-    _over_dedicated(elastic, found.get("cpu_s", found["wall_s"]))
+    _over_dedicated(elastic, found["cpu_s"])
     _shares(shares, found["in_process_time_shares"])
     git, machine = found["git"], found["machine"]
-    said = "Bars: medians; whiskers: the least and the most. Elastic instances: "
-    said += "CPU time" if "cpu_s" in found else "wall time"
+    said = (
+        "tiny-llama. Bars: medians; whiskers: the least and the most. Elastic instances: CPU time"
+    )
     revision = f"git {git['revision'][:10]}" + (" with changes" if git["dirty"] else "")
     caption(made, said, [f"{machine['cpu']}, {machine['num_cores']} cores", revision])
     return save(made, folder / "bench_engine.png")
 
 
-def _bars(axes: Axes, series: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-    """A group for each number of requests, in it a bar for each name, of its values."""
+Bar = tuple[float, float, float]  # its height, the least, the most
+
+
+def _bars(axes: Axes, series: Mapping[str, Mapping[str, Bar]]) -> None:
+    """A group for each number of requests, in it a bar for each name."""
     numbers = list(next(iter(series.values())))
     width = 0.8 / len(series)
     for index, (name, of_name) in enumerate(series.items()):
-        middles = [median(of_name[number]) for number in numbers]
-        below = [middle - min(of_name[n]) for n, middle in zip(numbers, middles, strict=True)]
-        above = [max(of_name[n]) - middle for n, middle in zip(numbers, middles, strict=True)]
+        bars = [of_name[number] for number in numbers]
+        reach = [[at - low for at, low, _ in bars], [high - at for at, _, high in bars]]
         places = [at + width * (index - (len(series) - 1) / 2) for at in range(len(numbers))]
         colour = PALETTE[index % len(PALETTE)]
         looks: dict[str, Any] = {"label": name, "color": colour, "error_kw": {"elinewidth": 0.6}}
-        axes.bar(places, middles, width, yerr=[below, above], **looks)
+        axes.bar(places, [at for at, _, _ in bars], width, yerr=reach, **looks)
     axes.set_xticks(range(len(numbers)), [f"{number} at once" for number in numbers])
     axes.legend(fontsize=6)
 
@@ -61,24 +64,26 @@ def _beside_vllm(axes: Axes, walls: Walls, threads: Mapping[str, int]) -> None:
     names = [n for n in threads if n != BASELINE and not n.endswith("in-process")]
     least = min(threads.values())
 
-    def ratios(name: str) -> dict[str, list[float]]:
-        return {
-            number: [median(each[BASELINE]) / wall_s for wall_s in each[name]]
-            for number, each in walls.items()
-        }
+    def speed(walls_s: Sequence[float], vllm_s: float) -> Bar:
+        return vllm_s / median(walls_s), vllm_s / max(walls_s), vllm_s / min(walls_s)
+
+    def ratios(name: str) -> dict[str, Bar]:
+        return {n: speed(each[name], median(each[BASELINE])) for n, each in walls.items()}
 
     more = {name: f"{name}, {threads[name]} threads" for name in names if threads[name] > least}
     _bars(axes, {more.get(name, name): ratios(name) for name in names})
     axes.axhline(AIM, color="0.3", lw=0.8)
 
 
-def _over_dedicated(axes: Axes, walls: Walls) -> None:
+def _over_dedicated(axes: Axes, cpus: Walls) -> None:
     axes.set(title="An elastic instance, in process", ylabel="time over a dedicated one's")
+
+    def over(times_s: Sequence[float], dedicated_s: float) -> Bar:
+        middle, least, most = median(times_s), min(times_s), max(times_s)
+        return middle / dedicated_s, least / dedicated_s, most / dedicated_s
+
     ratios = {
-        kernels: {
-            number: [time_s / median(each[dedicated]) for time_s in each[name]]
-            for number, each in walls.items()
-        }
+        kernels: {n: over(each[name], median(each[dedicated])) for n, each in cpus.items()}
         for kernels, (name, dedicated) in ELASTIC.items()
     }
     _bars(axes, ratios)

@@ -41,7 +41,8 @@ def _decode(axes: Axes, made: Mapping[str, Any] | None) -> None:
         return
     axes.set_title(f"A decode step: {made['model']}, {made['context_tokens']} tokens of context")
     rows = made["steps"]
-    lines = {name: [row for row in rows if row["attention"] == name] for name in ATTENTIONS}
+    names = [name for name in ATTENTIONS if any(row["attention"] == name for row in rows)]
+    lines = {name: [row for row in rows if row["attention"] == name] for name in names}
     for name, of_name in lines.items():
         numbers = [row["num_requests"] for row in of_name]
         axes.plot(numbers, [1e3 * row["step_s"] for row in of_name], "o-", ms=4, label=name)
@@ -54,13 +55,12 @@ def _decode(axes: Axes, made: Mapping[str, Any] | None) -> None:
 
 
 def _runs(axes: Axes, runs: Mapping[str, Mapping[str, Any]]) -> None:
-    """TTFT of each run, P50 to P99; a run that is INVALID says so."""
-    axes.set(title="TTFT of whole runs, P50 to P99", xlabel="ms")
-    shown = {
-        step: made["ttft_s"] for step, made in runs.items() if made["ttft_s"]["p50"] is not None
-    }
-    for at, ttft in enumerate(shown.values()):
-        axes.plot([1e3 * ttft["p50"], 1e3 * ttft["p99"]], [at, at], "o-", ms=4, color=PALETTE[0])
+    """TTFT of each run, P50 to P90 (so few requests have no P99); an INVALID run says so."""
+    axes.set(title="TTFT of whole runs, P50 to P90", xlabel="ms")
+    ends = {step: [made["ttft_s"][key] for key in ("p50", "p90")] for step, made in runs.items()}
+    shown = {step: each for step, each in ends.items() if None not in each}
+    for at, each in enumerate(shown.values()):
+        axes.plot([1e3 * end for end in each], [at, at], "o-", ms=4, color=PALETTE[0])
     labels = [f"{s}{'' if runs[s]['verdict']['status'] == 'VALID' else ', INVALID'}" for s in shown]
     axes.set_yticks(range(len(shown)), labels, fontsize=7)
     axes.invert_yaxis()

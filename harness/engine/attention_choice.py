@@ -49,10 +49,15 @@ def check_choice(attention: str, device: str, block_tokens: int) -> None:
     require(block_tokens % BLOCK_TOKENS == 0, f"engine.block_tokens={block_tokens} {told}")
 
 
-def check_models(attention: str, device: str, models: Iterable[ModelSpec]) -> None:
-    """UsageError where the kernels run neither here nor with these models."""
+def check_models(
+    attention: str, device: str, models: Iterable[ModelSpec], *, far: bool = False
+) -> None:
+    """UsageError where the kernels do not run here, or not with these models. far: workers have the
+    GPUs of other hosts."""
     if attention == "flashinfer":
-        _check_flash(device, models)
+        told = "engine.attention=flashinfer is for GPUs, and workers see none here"
+        require(far or gpu_share_bytes(device, 1) is not None, f"{told}{ELSE}")
+        _check_flash(models)
     if attention != "vllm":
         return
     told = "engine.attention=vllm is for CPUs, and engine.device=auto takes this machine's GPU"
@@ -63,9 +68,7 @@ def check_models(attention: str, device: str, models: Iterable[ModelSpec]) -> No
         require(spec.head_dim in HEAD_DIMS, f"{told}{valid}; engine.attention=torch takes any")
 
 
-def _check_flash(device: str, models: Iterable[ModelSpec]) -> None:
-    told = "engine.attention=flashinfer is for GPUs, and workers see none here"
-    require(gpu_share_bytes(device, 1) is not None, f"{told}{ELSE}")
+def _check_flash(models: Iterable[ModelSpec]) -> None:
     for spec in models:
         told = f"model={spec.name} has {{}}; engine.attention=flashinfer takes {{}}{ELSE}"
         valid = ", ".join(map(str, FLASH_HEAD_DIMS))

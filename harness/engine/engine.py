@@ -66,10 +66,11 @@ class TorchEngine:
             require_gpu(experiment.hardware, "torch", on_cpu=self._config.device == "cpu")
         gpus = experiment.hardware.devices_per_node if far else num_gpus(self._config.device)
         own = [each.own for each in experiment.placements if each.own is not None]
-        check_models([*experiment.models.values(), *own])
+        models = [*experiment.models.values(), *own]
+        check_models(models)
         check_ranks(experiment, gpus)
         attention, device = self._config.attention, self._config.device
-        attention_choice.check_models(attention, device, [*experiment.models.values(), *own])
+        attention_choice.check_models(attention, device, models, far=far)
         if any(placement.gained_bytes for placement in experiment.placements):
             raise UsageError(
                 "engine=torch cannot stream layers from host memory in each iteration: choose "

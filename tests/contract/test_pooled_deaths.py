@@ -177,7 +177,10 @@ def test_kv_that_breaks_off_is_computed_again_only_where_its_node_has_died(
     origin.on_lost, here.on_kv_lost = told.append, told.append
 
     def breaks_off(copy: KvCopy, on_end: Callable[[bool], None]) -> None:
-        on_end(False)
+        async def ends() -> None:
+            on_end(False)
+
+        bench.loop.spawn(ends(), name="breaks off")
 
     monkeypatch.setattr(here, "_device", SimpleNamespace(copy_in=breaks_off))
 

@@ -103,6 +103,15 @@ def result(
     return found
 
 
+def earlier(out: Path, revision: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """What came of each step at this revision before; nothing where it has uncommitted changes."""
+    if (revision or {}).get("dirty"):
+        return {}
+    files = (out / step.name / "result.json" for step in STEPS)
+    found = [read_json(file) for file in files if file.exists()]
+    return {row["step"]: row for row in found if row["revision"] == revision}
+
+
 def chosen_steps(names: Sequence[str] | None) -> list[Step]:
     return [step for step in STEPS if not names or step.name in names]
 
@@ -133,16 +142,17 @@ def main() -> int:
         return 2
     revision = git_revision()
     facts = {"revision": revision, "machine": machine(), "versions": versions()}
-    found: list[dict[str, Any]] = []
+    known = earlier(chosen.out, revision)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and its step ends, see `run`
     for step in steps:
-        found.append(result(step, hardware, chosen.out / step.name, len(gpus), revision))
+        known[step.name] = result(step, hardware, chosen.out / step.name, len(gpus), revision)
+        found = [known[each.name] for each in STEPS if each.name in known]
         made = collected(facts | {"hardware": hardware}, found, chosen.out)
         write_json(chosen.out / "gpu.json", made)
         write_text(chosen.out / "gpu.md", page(made))
         picture.draw(chosen.out)
     print(f"page: {chosen.out / 'gpu.md'}")
-    return int(any(row["status"].startswith("failed") for row in found))
+    return int(any(known[step.name]["status"].startswith("failed") for step in steps))
 
 
 if __name__ == "__main__":

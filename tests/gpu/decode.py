@@ -10,7 +10,7 @@ memory bandwidth of the profile's datasheet.
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +29,7 @@ from harness.engine.linear import LoadedLayers
 from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
 from harness.engine.work import BatchWork
+from harness.files import write_json
 from harness.model_spec import ModelSpec
 
 BLOCK_TOKENS, CONTEXT, STEPS = 16, 512, 32
@@ -57,28 +58,29 @@ def attentions() -> list[str]:
     return ["torch", *(["flashinfer"] if find_spec("flashinfer") else [])]
 
 
-def measure(spec: ModelSpec, hardware: str) -> dict[str, Any]:
+def measure(spec: ModelSpec, hardware: str) -> Iterator[dict[str, Any]]:
+    """What was measured so far, after each attention: a later one may fail."""
     device = pick_device("auto", 0)
     layers = LoadedLayers(spec, device, kernels_of("torch", spec, device).linear)
     num_blocks = max(REQUESTS) * -(-(CONTEXT + STEPS) // BLOCK_TOKENS)
     cache = new_cache(spec, num_blocks, BLOCK_TOKENS, device)
-    runners = {}
+    bytes_per_s = zoo.hardware(hardware).memory_bandwidth_bytes_per_s
+    steps: list[dict[str, Any]] = []
     for attention in attentions():
         decoder = TransformerDecoder(spec, layers.ends, kernels_of(attention, spec, device))
-        runners[attention] = Runner(spec, decoder, layers.on_device, cache, device)
-    bytes_per_s = zoo.hardware(hardware).memory_bandwidth_bytes_per_s
-    return {
-        "model": spec.name, "dtype": spec.dtype, "device": device_name(device),
-        "torch": torch.__version__, "context_tokens": CONTEXT, "num_steps": STEPS,
-        "steps": [
+        runner = Runner(spec, decoder, layers.on_device, cache, device)
+        steps += [
             {
                 "attention": attention, "num_requests": n, "step_s": step_s(runner, device, n),
                 "floor_s": floor_s(spec, n, bytes_per_s),
             }
-            for attention, runner in runners.items()
             for n in REQUESTS
-        ],
-    }  # fmt: skip
+        ]  # fmt: skip
+        yield {
+            "model": spec.name, "dtype": spec.dtype, "device": device_name(device),
+            "torch": torch.__version__, "context_tokens": CONTEXT, "num_steps": STEPS,
+            "steps": steps,
+        }  # fmt: skip
 
 
 def main() -> None:
@@ -87,8 +89,8 @@ def main() -> None:
     parser.add_argument("--hardware", required=True)
     parser.add_argument("--json", type=Path, required=True)
     chosen = parser.parse_args()
-    found = measure(zoo.model(chosen.model), chosen.hardware)
-    chosen.json.write_text(json.dumps(found, indent=1) + "\n")
+    for found in measure(zoo.model(chosen.model), chosen.hardware):
+        write_json(chosen.json, found)
     for row in found["steps"]:
         print(
             f"{row['attention']}, {row['num_requests']:3} requests: {row['step_s'] * 1e3:.2f} ms "

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from harness.files import read_json
+from harness.records.percentiles import distribution
 from harness.running.prepare import prepare
 from tests.gpu import __main__ as gpu
 from tests.gpu.page import collected, page
@@ -108,7 +110,7 @@ def test_the_page_tells_where_what_and_how_fast(tmp_path: Path) -> None:
     (tmp_path / "one" / "run").mkdir()
     summary = {
         "verdict": {"status": "VALID"}, "num_completed": 9, "num_requests": 10,
-        "ttft_s": {"p50": 0.01, "p99": 0.02}, "tpot_s": {"p50": None},
+        "ttft_s": distribution(np.linspace(0.001, 0.1, 100)), "tpot_s": {"p50": None},
     }  # fmt: skip
     (tmp_path / "one" / "run" / "summary.json").write_text(json.dumps(summary))
     (tmp_path / "decode").mkdir()
@@ -126,7 +128,7 @@ def test_the_page_tells_where_what_and_how_fast(tmp_path: Path) -> None:
     assert "NVIDIA H200 (driver 580); torch 2.13.0; revision abc, with uncommitted changes" in told
     assert "| one | whether it does | passed |" in told
     assert "| torch | 16 | 6.90 | 4.50 |" in told
-    assert "| one | VALID | 9 of 10 | 10.0 | 20.0 |  |" in told
+    assert "| one | VALID | 9 of 10 | 50.5 | 90.1 |  |" in told
     skipped = result(step("", num_gpus=2), tmp_path / "two")
     made = collected(facts, [one, skipped], tmp_path)
     (tmp_path / "gpu.json").write_text(json.dumps(made))

@@ -127,3 +127,4 @@ def test_it_is_refused_where_nothing_could_run_it(monkeypatch: pytest.MonkeyPatc
         attention_choice.check_choice("flashinfer", "auto", 16)
     with pytest.raises(UsageError, match="workers see none here"):
         attention_choice.check_models("flashinfer", "auto", [HALF])
+    attention_choice.check_models("flashinfer", "cuda", [HALF], far=True)

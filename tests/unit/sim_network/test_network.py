@@ -56,7 +56,7 @@ def test_a_run_that_ends_as_a_flow_begins_or_fails_leaves_the_network_to_the_nex
         raise ValueError("at its end")
 
     async def first() -> None:
-        network.send(network.channel(A, C, "kv"), 100, over)
+        network.send(network.channel(A, C, "kv"), 100, over if fails else lambda: None)
         if fails:
             await loop.sleep(10.0)
 
