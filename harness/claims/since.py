@@ -29,11 +29,8 @@ def earlier(version: str, root: Path) -> pd.DataFrame:
     if Path(version).is_file():
         return read(Path(version), NEEDED)
     command = ["git", "show", "--end-of-options", f"{version}:{CSV}", "--"]  # no path, as "[" is
-    known = "\0" not in version  # which no program takes
-    if known:
-        shown = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-        known = shown.returncode == 0
-    if not known:
+    shown = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if shown.returncode:
         raise UsageError(f"{version} is no file, and no revision of git that has {CSV}")
     return table(shown.stdout)
 

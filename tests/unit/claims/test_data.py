@@ -173,9 +173,8 @@ def test_what_changed_since_an_earlier_version_is_a_page(
     assert "0 verdicts of 2; 0 more values." in capsys.readouterr().out
     assert command.main(["--since", "no-such-revision"]) == 2
     assert "no-such-revision is no file, and no revision of git" in capsys.readouterr().err
-    for odd in ("\0", "["):  # the second one is half of a path to git
-        assert command.main(["--since", odd]) == 2
-        assert "no revision of git" in capsys.readouterr().err
+    assert command.main(["--since", "["]) == 2  # half of a path to git
+    assert "no revision of git" in capsys.readouterr().err
 
 
 def test_the_committed_ledger_holds_what_its_values_give() -> None:
