@@ -45,8 +45,9 @@ def chosen_of(numbers: Sequence[str]) -> list[Conformance]:
     known = [each.number for each in TESTS]
     wanted: set[int] = set()
     for word in numbers:
-        first, _, last = word.partition("-")
-        ends = [int(each) if each.isdecimal() else 0 for each in (first, last or first)]
+        first, dash, last = word.partition("-")
+        both = (first, last if dash else first)
+        ends = [int(each) if each.isdecimal() else 0 for each in both]
         if not {*ends} <= {*known} or ends[0] > ends[1]:
             raise UsageError(f"--only {word} is no test; valid: {known[0]} to {known[-1]}")
         wanted |= {*range(ends[0], ends[1] + 1)}

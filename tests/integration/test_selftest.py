@@ -293,7 +293,7 @@ def test_there_are_sixteen_tests_and_only_chooses_among_them() -> None:
     assert [each.number for each in chosen_of(["5", "1-3"])] == [1, 2, 3, 5]
     assert chosen_of([]) == [*TESTS]
     assert all(each.asks for each in TESTS)
-    for word in ("0", "17", "x", "3-x", "3-99", "9-4", ""):
+    for word in ("0", "17", "x", "3-x", "3-99", "9-4", "1-", "-1", ""):
         with pytest.raises(UsageError, match=f"--only {word} is no test; valid: 1 to 16"):
             chosen_of([word])
 
