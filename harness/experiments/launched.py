@@ -119,7 +119,12 @@ def launcher_words(name: str | None, words: Sequence[str]) -> list[str]:
             raise UsageError(f"{own[0]}: name the launcher, with --launcher NAME")
         return []
     found = [f"hydra/launcher={name}", *own]
-    _config(found)
+    try:
+        _config(found)
+    except UsageError:
+        raise
+    except ValueError as error:  # Hydra's, of null, true or a number
+        raise UsageError(f"--launcher {name} is no launcher's name") from error
     check_launcher(found)
     return found
 

@@ -139,5 +139,8 @@ def test_a_launchers_key_needs_a_launcher_that_has_it() -> None:
     assert launcher_words(None, ["aegaeon_fig06", "engine.device=cpu"]) == []
     with pytest.raises(UsageError, match=r"hydra.launcher.n_jobs=2: name the launcher"):
         launcher_words(None, ["hydra.launcher.n_jobs=2"])
+    for name in ("null", "true", "2"):
+        with pytest.raises(UsageError, match=f"--launcher {name} is no launcher's name|Could not"):
+            launcher_words(name, [])
     with pytest.raises(UsageError, match="n_jobs"):
         launcher_words("basic", ["hydra.launcher.n_jobs=2"])
